@@ -1,0 +1,114 @@
+"""One batch of samples, in the jagged, feature-major layout of torchrec's KeyedJaggedTensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B samples with D dense values and F sparse features.
+
+    The ids of feature f and sample b are a contiguous run; runs are ordered feature-major, so that the ids of one
+    feature over the whole batch lie together: run f·B + b has `lengths[f * B + b]` ids (0 for a missing value).
+
+    Attributes:
+        dense: [B, D] float32.
+        features: the F names, in the order of the runs.
+        ids: [n] int64, any value (negative ones too).
+        lengths: [F·B] int64.
+        labels: [B] float32.
+        weights: [B] float32, the weight of a sample in the loss; None stands for all ones.
+        id_weights: [n] float32, the weight of an id in sum pooling; None stands for all ones.
+    """
+
+    dense: Tensor
+    features: tuple[str, ...]
+    ids: Tensor
+    lengths: Tensor
+    labels: Tensor
+    weights: Tensor | None = None
+    id_weights: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.lengths.numel() != len(self.features) * self.size:
+            raise ValueError(
+                f"Batch: {self.lengths.numel()} lengths for {len(self.features)} features of {self.size} samples; "
+                f"expected {len(self.features) * self.size}"
+            )
+        if self.ids.dtype != torch.int64:
+            raise ValueError(f"Batch: ids must be int64, not {self.ids.dtype}; convert them with ids.long()")
+
+    @property
+    def size(self) -> int:
+        """The number of samples, B."""
+        return self.labels.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self._tensors().values())
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the samples' weights: what a weighted mean over the batch is divided by."""
+        return float(self.size) if self.weights is None else float(self.weights.sum())
+
+    def feature_lengths(self) -> Tensor:
+        """[F, B] view of `lengths`."""
+        return self.lengths.view(len(self.features), self.size)
+
+    def offsets(self) -> Tensor:
+        """[F·B + 1] int64: where each run starts in `ids`, and the end of the last."""
+        offsets = self.lengths.new_zeros(self.lengths.numel() + 1, dtype=torch.int64)
+        torch.cumsum(self.lengths, 0, out=offsets[1:])
+        return offsets
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        return self._map(lambda t: t.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        return self._map(lambda t: t.pin_memory())
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the caching allocator that `stream` uses these tensors. Host tensors have no streams: nothing to do."""
+        for tensor in self._tensors().values():
+            if tensor.device.type != "cpu":
+                tensor.record_stream(stream)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Samples start … stop−1, in order: a micro-batch (which may be empty)."""
+        if not 0 <= start <= stop <= self.size:
+            raise ValueError(f"Batch.slice: {start}:{stop} does not lie in a batch of {self.size} samples")
+        offsets = self.offsets()
+        first = torch.arange(len(self.features), device=offsets.device) * self.size
+        begin, end = offsets[first + start].tolist(), offsets[first + stop].tolist()
+        runs = [slice(b, e) for b, e in zip(begin, end, strict=True)]
+        return replace(
+            self,
+            dense=self.dense[start:stop],
+            ids=_join(self.ids, runs),
+            lengths=self.feature_lengths()[:, start:stop].reshape(-1),
+            labels=self.labels[start:stop],
+            weights=None if self.weights is None else self.weights[start:stop],
+            id_weights=None if self.id_weights is None else _join(self.id_weights, runs),
+        )
+
+    def micro_batches(self, count: int) -> Iterator[Batch]:
+        """`count` consecutive micro-batches whose sizes differ by at most one; empty ones where count > B."""
+        for i in range(count):
+            yield self.slice(i * self.size // count, (i + 1) * self.size // count)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def _map(self, change) -> Batch:
+        return replace(self, **{name: change(tensor) for name, tensor in self._tensors().items()})
+
+
+def _join(values: Tensor, runs: list[slice]) -> Tensor:
+    return torch.cat([values[run] for run in runs]) if runs else values[:0]

@@ -1,0 +1,24 @@
+"""Shared fixtures: the real rows (skipped where absent) and a quiet, single-threaded machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+REAL_DATA = Path(os.environ.get("NESTLAB_TEST_DATA", PROJECT.parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with real KuaiRand and Criteo rows."""
+    if not REAL_DATA.is_dir():
+        pytest.skip(f"real data absent: no folder {REAL_DATA.name} beside the project (set NESTLAB_TEST_DATA)")
+    return REAL_DATA
+
+
+@pytest.fixture
+def project() -> Path:
+    return PROJECT
