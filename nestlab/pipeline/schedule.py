@@ -1,0 +1,155 @@
+"""A training step as data: actions, and the edges that order them.
+
+A `Schedule` holds one steady-state step as a list of entries (`stage` of the batch that is `ahead` of the step's own,
+on a lane) and edge templates between them. Unrolled over n batches it becomes a list of actions and a list of ordered
+pairs: the same data are executed, validated, drawn and, on a virtual clock, predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+WHOLE = -1  # the part of an action that concerns its whole batch
+
+
+class Stage(StrEnum):
+    """What an action does, in the order of the plain loop."""
+
+    LOAD = "LOAD"
+    H2D = "H2D"
+    ROUTE = "ROUTE"
+    PREPARE = "PREPARE"
+    EMB_EXCHANGE = "EMB_EXCHANGE"
+    FORWARD = "FORWARD"
+    BACKWARD = "BACKWARD"
+    GRAD_EXCHANGE = "GRAD_EXCHANGE"
+    DENSE_REDUCE = "DENSE_REDUCE"
+    UPDATE = "UPDATE"
+    RELEASE = "RELEASE"
+
+
+class Lane(StrEnum):
+    """Where an action runs: a thread on the CPU, a stream on an accelerator. A lane runs in list order."""
+
+    LOAD = "load"
+    COPY = "copy"
+    ROUTE = "route"
+    FETCH = "fetch"
+    COMM = "comm"
+    COMPUTE = "compute"
+
+
+class Key(NamedTuple):
+    """What identifies an action wherever it runs."""
+
+    stage: Stage
+    batch: int
+    part: int = WHOLE
+
+    def __str__(self) -> str:
+        part = "" if self.part == WHOLE else f",{self.part}"
+        return f"{self.stage}({self.batch}{part})"
+
+
+class Action(NamedTuple):
+    """One piece of work: `stage` of `batch`, for one `part` (a micro-batch; WHOLE for the batch), on `lane`."""
+
+    key: Key
+    lane: Lane
+
+    def __str__(self) -> str:
+        return f"{self.key}@{self.lane}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the steady-state step: in step s it is the action (stage, s + ahead, part) on `lane`."""
+
+    stage: Stage
+    lane: Lane
+    part: int = WHOLE
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The source, of batch t + delta, ends before the target, of batch t, begins (delta ≤ 0 for an earlier batch).
+
+    A *required* edge guards data; a *chosen* one is mere order or back-pressure.
+    """
+
+    source: Stage
+    target: Stage
+    delta: int = 0
+    source_part: int = WHOLE
+    target_part: int = WHOLE
+    required: bool = True
+    reason: str = ""
+
+    def __str__(self) -> str:
+        shift = f"{self.delta:+d}" if self.delta else ""
+        return f"{self.source}(t{shift}) → {self.target}(t)"
+
+    def source_of(self, target: Key) -> Key:
+        return Key(self.source, target.batch + self.delta, self.source_part)
+
+    def ends_at(self, target: Key) -> bool:
+        return self.target is target.stage and self.target_part == target.part
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One steady-state step, in list order, and the edges between its actions and those of neighbouring batches."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    edges: tuple[Edge, ...]
+
+    @property
+    def most_ahead(self) -> int:
+        return max(entry.ahead for entry in self.entries)
+
+    def step(self, number: int, first_batch: int = 0) -> Iterator[Action]:
+        """The actions of one step; a pipeline that fills up has steps before its first batch."""
+        for entry in self.entries:
+            batch = number + entry.ahead
+            if batch >= first_batch:
+                yield Action(Key(entry.stage, batch, entry.part), entry.lane)
+
+    def predecessors(self, key: Key, first_batch: int = 0) -> list[Key]:
+        """What must have ended before `key` begins; batches before the first are over."""
+        sources = [edge.source_of(key) for edge in self.edges if edge.ends_at(key)]
+        return [source for source in sources if source.batch >= first_batch]
+
+    def unroll(self, batches: int) -> list[Action]:
+        """All actions of batches 0 … n−1, in list order."""
+        steps = range(-self.most_ahead, batches)
+        return [action for s in steps for action in self.step(s) if action.key.batch < batches]
+
+    def pairs(self, batches: int) -> list[tuple[Key, Key]]:
+        """The edges between the actions of batches 0 … n−1."""
+        keys = [action.key for action in self.unroll(batches)]
+        return [(source, key) for key in keys for source in self.predecessors(key) if source.batch < batches]
+
+    def required_only(self) -> Schedule:
+        """Without order and back-pressure: whatever the data allow. Meant for random orders over a bounded window."""
+        return replace(self, name=f"{self.name}, required edges only", edges=tuple(e for e in self.edges if e.required))
+
+    def without(self, *dropped: Edge) -> Schedule:
+        """With some edges taken out: for showing and testing what an edge is for."""
+        kept = tuple(edge for edge in self.edges if edge not in dropped)
+        return replace(self, name=f"{self.name} without {', '.join(map(str, dropped))}", edges=kept)
+
+    def __str__(self) -> str:
+        """The step as text, then every edge with its reason."""
+        lines = [f"schedule {self.name}"]
+        for entry in self.entries:
+            ahead = f"t+{entry.ahead}" if entry.ahead else "t"
+            part = "" if entry.part == WHOLE else f",{entry.part}"
+            lines.append(f"  {entry.lane:8} {entry.stage}({ahead}{part})")
+        for edge in self.edges:
+            lines.append(f"  {'required' if edge.required else 'chosen':8} {edge}  {edge.reason}".rstrip())
+        return "\n".join(lines)
