@@ -1,0 +1,24 @@
+"""Data sets by name: raw files are prepared once, then read as batches. See `open_dataset`."""
+
+from __future__ import annotations
+
+from nestlab.data import commands, criteo
+from nestlab.data.dataset import Dataset, DatasetInfo
+from nestlab.data.loader import Loader
+from nestlab.data.opening import open_dataset
+from nestlab.data.prepare import PrepareOptions
+from nestlab.data.registry import Found, available, names
+
+__all__ = [
+    "Dataset",
+    "DatasetInfo",
+    "Found",
+    "Loader",
+    "PrepareOptions",
+    "available",
+    "commands",
+    "names",
+    "open_dataset",
+]
+
+criteo.register_all()

@@ -1,0 +1,112 @@
+"""Criteo 1TB, Criteo Kaggle and their synthetic twin, as sources of the registry."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nestlab.data import synthetic
+from nestlab.data.criteo_format import DENSE_NAMES, FEATURES
+from nestlab.data.dataset import Dataset, DatasetInfo
+from nestlab.data.prepare import Prepared, prepare_files
+from nestlab.data.registry import Request, Source, register, register_family
+from nestlab.errors import UserError
+
+TWIN_ROWS = 100_000
+_DAY = re.compile(r"day_(\d+)(\.gz)?")
+_USE_TWIN = "or use criteo-synth, which is made on demand"
+
+
+def find_1tb(root: Path) -> list[Path]:
+    """The day files in the order of the days, of the first folder that has any; plain text before gzip."""
+    for folder in (root / "criteo-1tb", root):
+        days: dict[int, Path] = {}
+        for path in sorted(folder.glob("day_*")):  # day_0 sorts before day_0.gz
+            if (match := _DAY.fullmatch(path.name)) and path.is_file():
+                days.setdefault(int(match[1]), path)
+        if days:
+            return [days[day] for day in sorted(days)]
+    return []
+
+
+def find_kaggle(root: Path) -> list[Path]:
+    for folder in (root / "criteo-kaggle", root / "criteo-kaggle" / "dac", root / "dac", root):
+        for name in ("train.txt", "train.txt.gz"):
+            if (folder / name).is_file():
+                return [folder / name]
+    return []
+
+
+def _open_real(source: Source, request: Request) -> Dataset:
+    paths = [request.file] if request.file else source.find(request.root)
+    if not paths:
+        raise UserError(f"{source.name}: no {source.places} under '{request.root}'; {source.remedy}; {_USE_TWIN}")
+    prepared = prepare_files(
+        source.name,
+        paths,
+        request.prepared,
+        rows=request.rows,
+        options=request.options,
+        progress=request.progress,
+    )
+    # A twin written by `nestlab data synth` must not pass for real data because of the name it is read under.
+    kind = "synthetic" if any(synthetic.is_twin(path) for path in paths) else source.kind
+    return _dataset(source.name, kind, prepared)
+
+
+def _open_twin(source: Source, request: Request) -> Dataset:
+    if request.file:
+        raise UserError(f"{source.name} is made, not read: leave out file={request.file}, or name criteo-kaggle")
+    raw = synthetic.make_twin(request.prepared, request.rows or TWIN_ROWS, request.seed, request.progress)
+    prepared = prepare_files(source.name, [raw], request.prepared, options=request.options, progress=request.progress)
+    return _dataset(source.name, source.kind, prepared)
+
+
+def _dataset(name: str, kind: str, prepared: Prepared) -> Dataset:
+    manifest = prepared.manifest
+    rows = manifest["rows_out"]
+    shown = {"criteo-1tb": "Criteo 1TB", "criteo-kaggle": "Criteo Kaggle"}.get(name, name)
+    info = DatasetInfo(
+        id=name,
+        kind=kind,
+        rows=rows,
+        fingerprint=prepared.fingerprint,
+        title=f"{shown} ({kind if kind == 'real' else kind.upper()}, {rows:,} rows)",
+        counts={key: manifest[key] for key in ("rows_in", "rows_out", "rows_short", "rows_rejected")},
+    )
+    return Dataset(info, prepared, DENSE_NAMES, FEATURES)
+
+
+def register_all() -> None:
+    register(
+        Source(
+            name="criteo-1tb",
+            kind="real",
+            places="criteo-1tb/day_0 … day_23 (or day_N.gz, or day_N itself)",
+            remedy="fetch day_N.gz of the Criteo 1TB click logs (CriteoClickLogs, by criteo on Hugging Face) into "
+            "criteo-1tb/ there",
+            find=find_1tb,
+            open=_open_real,
+        )
+    )
+    register(
+        Source(
+            name="criteo-kaggle",
+            kind="real",
+            places="criteo-kaggle/train.txt (or train.txt.gz, dac/train.txt, train.txt itself)",
+            remedy="fetch the Display Advertising Challenge data (Criteo AI Lab, or Kaggle) into criteo-kaggle/ there",
+            find=find_kaggle,
+            open=_open_real,
+        )
+    )
+    register(
+        Source(
+            name="criteo-synth",
+            kind="synthetic",
+            places="",
+            remedy="the synthetic twin of Criteo Kaggle, reproducible by rows and seed",
+            find=lambda root: [],
+            open=_open_twin,
+        )
+    )
+    register_family("criteo", ("criteo-1tb", "criteo-kaggle", "criteo-synth"))

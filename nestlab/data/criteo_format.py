@@ -1,0 +1,220 @@
+"""The raw Criteo format: 40 tab-separated fields a line, no header, and how it becomes an Arrow table.
+
+label, I1..I13 (decimal integers), C1..C26 (a 32-bit hash, up to 8 hexadecimal digits). An empty field is a missing
+value. Copies of the data often lost their trailing tabs; the fields that such a *short* line lacks are missing values
+too.
+
+Two readers share one meaning. `_parse_fast` hands whole blocks to pyarrow's CSV reader; a block that it cannot vouch
+for is halved until the odd line stands alone, and `parse_line` decides on that line and names what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pcsv
+
+DENSE_NAMES = tuple(f"I{i}" for i in range(1, 14))
+FEATURES = tuple(f"C{i}" for i in range(1, 27))
+COLUMNS = ("label", *DENSE_NAMES, *FEATURES)
+FIELDS = len(COLUMNS)
+
+SCHEMA = pa.schema(
+    [pa.field("label", pa.int8(), nullable=False)]
+    + [pa.field(name, pa.int32()) for name in DENSE_NAMES]
+    + [pa.field(name, pa.int64()) for name in FEATURES]
+)
+
+# Everything that a regular block may hold. Without this check pyarrow would also take " 5", "+5" or "0x5".
+_REGULAR = b"0123456789abcdefABCDEF-\t\n"
+_INTEGER = re.compile(rb"-?[0-9]+")
+_HEX = re.compile(rb"[0-9a-fA-F]{1,8}")
+_INT32 = range(-(2**31), 2**31)
+_LINE_BY_LINE = 32  # a block this small is no longer halved
+
+_PARSE = pcsv.ParseOptions(delimiter="\t", quote_char=False, double_quote=False, ignore_empty_lines=False)
+_CONVERT = pcsv.ConvertOptions(
+    column_types={
+        "label": pa.int8(),
+        **dict.fromkeys(DENSE_NAMES, pa.int32()),
+        **dict.fromkeys(FEATURES, pa.binary(8)),  # any other width is refused, and goes to the line reader
+    },
+    null_values=[""],
+    strings_can_be_null=True,
+)
+
+
+class BrokenLine(Exception):
+    """A line that cannot be read: `reason` is one of a few fixed phrases, `column` the field at fault or ""."""
+
+    def __init__(self, reason: str, column: str = "") -> None:
+        super().__init__(f"{reason}: {column}" if column else reason)
+        self.reason = reason
+        self.column = column
+
+
+class _Odd(Exception):
+    """The fast reader does not vouch for this block."""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A line set aside. `line` counts from 1 within its file."""
+
+    line: int
+    reason: str
+    column: str
+    raw: bytes
+
+
+@dataclass
+class Parsed:
+    """The lines of one block: tables in the order of the lines, the rejects, and how many accepted lines were short."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    short: int = 0
+
+
+def parse_line(line: bytes) -> list[int | None]:
+    """The 40 values of one line without its line end.
+
+    Raises:
+        BrokenLine: the line holds fewer than 2 or more than 40 fields, or a field that is not what it should be.
+    """
+    if not line:
+        raise BrokenLine("empty line")
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BrokenLine("undecodable bytes") from error
+    fields = line.split(b"\t")
+    if len(fields) > FIELDS:
+        raise BrokenLine("more than 40 fields")
+    if len(fields) < 2:
+        raise BrokenLine("fewer than 2 fields")
+    fields += [b""] * (FIELDS - len(fields))
+    values: list[int | None] = [_label(fields[0])]
+    values += [_integer(text, name) for text, name in zip(fields[1:14], DENSE_NAMES, strict=True)]
+    values += [_hex(text, name) for text, name in zip(fields[14:], FEATURES, strict=True)]
+    return values
+
+
+def parse_block(lines: Sequence[bytes], first: int = 1) -> Parsed:
+    """Reads lines (without line ends) of which the first has the number `first`."""
+    parsed = Parsed()
+    padded = [_pad(line) for line in lines]
+    _parse_into(parsed, lines, padded, first)
+    return parsed
+
+
+def decode_hex8(text_n8: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[n, 8] uint8 of hexadecimal digits or '-' -> ([n] int64 values, [n] bool: all eight were digits).
+
+    Eight digits are handled as one 64-bit word: each byte becomes its nibble, then neighbours are joined three times.
+    """
+    word = np.ascontiguousarray(text_n8).view(">u8").reshape(-1).astype(np.uint64)
+    u = np.uint64
+    ones = u(0x0101010101010101)
+    letter = (word >> u(6)) & ones
+    valid = (((word >> u(4)) | letter) & ones) == ones  # '-' (0x2d) has neither bit
+    word = (word & u(0x0F0F0F0F0F0F0F0F)) + u(9) * letter
+    word = (word | (word >> u(4))) & u(0x00FF00FF00FF00FF)
+    word = (word | (word >> u(8))) & u(0x0000FFFF0000FFFF)
+    word = (word | (word >> u(16))) & u(0x00000000FFFFFFFF)
+    return word.astype(np.int64), valid
+
+
+def _label(text: bytes) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) not in (0, 1):
+        raise BrokenLine("label not 0 or 1", "label")
+    return int(text)
+
+
+def _integer(text: bytes, name: str) -> int | None:
+    if not text:
+        return None
+    if not _INTEGER.fullmatch(text):
+        raise BrokenLine("not an integer", name)
+    if len(text) > 64 or int(text) not in _INT32:  # the length guards int() against a line of a million digits
+        raise BrokenLine("integer out of range", name)
+    return int(text)
+
+
+def _hex(text: bytes, name: str) -> int | None:
+    if not text:
+        return None
+    if not _HEX.fullmatch(text):
+        raise BrokenLine("bad hex", name)
+    return int(text, 16)
+
+
+def _pad(line: bytes) -> bytes:
+    tabs = line.count(b"\t")
+    return line + b"\t" * (FIELDS - 1 - tabs) if 0 < tabs < FIELDS - 1 else line
+
+
+def _parse_into(parsed: Parsed, lines: Sequence[bytes], padded: Sequence[bytes], first: int) -> None:
+    if not lines:
+        return
+    try:
+        parsed.tables.append(_parse_fast(padded))
+        parsed.short += sum(map(_differs, lines, padded))
+    except (_Odd, pa.ArrowInvalid):
+        if len(lines) <= _LINE_BY_LINE:
+            _parse_slowly(parsed, lines, padded, first)
+            return
+        half = len(lines) // 2
+        _parse_into(parsed, lines[:half], padded[:half], first)
+        _parse_into(parsed, lines[half:], padded[half:], first + half)
+
+
+def _differs(line: bytes, padded: bytes) -> bool:
+    return line is not padded
+
+
+def _parse_slowly(parsed: Parsed, lines: Sequence[bytes], padded: Sequence[bytes], first: int) -> None:
+    rows = []
+    for number, (line, full) in enumerate(zip(lines, padded, strict=True), first):
+        try:
+            rows.append(parse_line(line))
+            parsed.short += line is not full
+        except BrokenLine as broken:
+            parsed.rejects.append(Reject(number, broken.reason, broken.column, line))
+    if rows:
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+        parsed.tables.append(pa.Table.from_arrays(arrays, schema=SCHEMA))
+
+
+def _parse_fast(padded: Sequence[bytes]) -> pa.Table:
+    """Raises _Odd or pa.ArrowInvalid unless every line is regular."""
+    text = b"\n".join(padded) + b"\n"
+    # A count over the block is enough here: pyarrow checks the count of each line.
+    if text.translate(None, _REGULAR) or text.count(b"\t") != len(padded) * (FIELDS - 1):
+        raise _Odd
+    read = pcsv.ReadOptions(column_names=COLUMNS, use_threads=False, block_size=len(text) + 1)
+    raw = pcsv.read_csv(pa.BufferReader(text), read_options=read, parse_options=_PARSE, convert_options=_CONVERT)
+    raw = raw.combine_chunks()
+    if raw.num_rows != len(padded):
+        raise _Odd
+    label = raw.column("label").chunk(0)
+    if label.null_count or not np.isin(label.to_numpy(), (0, 1)).all():
+        raise _Odd
+    arrays = [label, *(raw.column(name).chunk(0) for name in DENSE_NAMES)]
+    arrays += [_hex_column(raw.column(name).chunk(0)) for name in FEATURES]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _hex_column(column: pa.FixedSizeBinaryArray) -> pa.Array:
+    data = column.buffers()[1]
+    text = np.frombuffer(data, np.uint8, count=8 * len(column), offset=8 * column.offset).reshape(-1, 8)
+    values, valid = decode_hex8(text)
+    missing = ~column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+    if not (valid if missing is None else valid | missing).all():
+        raise _Odd
+    return pa.array(values, mask=missing)

@@ -1,0 +1,140 @@
+"""A prepared data set, open: what it is, and its batches."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from nestlab.data.loader import Collator, Loader
+from nestlab.data.prepare import Prepared
+from nestlab.errors import UserError
+
+SPLITS = ("train", "heldout", "all")
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What a run's manifest and every title say about the data.
+
+    Attributes:
+        id: the name of the data set, e.g. criteo-1tb.
+        kind: `real` or `synthetic`.
+        rows: rows that can be trained on.
+        fingerprint: sha256 (hex) over the inputs' contents, the options and the schema version.
+        title: for tables and plots; says SYNTHETIC where that is so.
+        counts: rows_in, rows_out, rows_short, rows_rejected.
+        convention: how raw values become inputs; results under different conventions do not compare.
+            `dlrm-log1p`: dense log(1 + max(x, 0)), missing 0; a categorical id is the raw hash, missing an empty run.
+    """
+
+    id: str
+    kind: str
+    rows: int
+    fingerprint: str
+    title: str
+    counts: dict[str, int] = field(default_factory=dict)
+    convention: str = "dlrm-log1p"
+
+
+class Dataset:
+    """Rows in the order of time. The first 80 % are `train`, the last 20 % `heldout`."""
+
+    def __init__(
+        self, info: DatasetInfo, prepared: Prepared, dense_names: tuple[str, ...], features: tuple[str, ...]
+    ) -> None:
+        self.info, self.prepared = info, prepared
+        self.dense_names, self.features = dense_names, features
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self.prepared.manifest
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """All rows, memory-mapped; opened at first use."""
+        return open_table(self.prepared)
+
+    def rows(self, split: str) -> tuple[int, int]:
+        """The first row of a split and the one after its last.
+
+        Raises:
+            UserError: there is no such split.
+        """
+        if split not in SPLITS:
+            raise UserError(f"split '{split}': choose one of {', '.join(SPLITS)}")
+        border = self.info.rows * 8 // 10
+        return {"train": (0, border), "heldout": (border, self.info.rows), "all": (0, self.info.rows)}[split]
+
+    def batches(
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        limit: int | None = None,
+    ) -> Loader:
+        """A loader over `split`; see Loader. `limit`: at most so many batches."""
+        return Loader(
+            self.table,
+            Collator(self.dense_names, self.features),
+            self.rows(split),
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            limit=limit,
+        )
+
+
+def open_table(prepared: Prepared) -> pa.Table:
+    """The prepared rows through Hugging Face `datasets`: memory-mapped, from local files only.
+
+    Its Arrow copy lies in the prepared folder; a copy that is damaged is made again.
+
+    Raises:
+        UserError: the copy cannot be written or read.
+    """
+    rows = prepared.manifest["rows_out"]
+    try:
+        table = _load(prepared)
+        if table.num_rows == rows:
+            return table
+    except (OSError, ValueError, pa.ArrowException):
+        pass
+    shutil.rmtree(prepared.folder / "arrow", ignore_errors=True)
+    try:
+        table = _load(prepared)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UserError(f"{prepared.folder}: cannot be opened ({error}); remove the folder and try again") from error
+    if table.num_rows != rows:
+        raise UserError(f"{prepared.folder}: {table.num_rows} rows instead of {rows}; remove the folder and try again")
+    return table
+
+
+def _load(prepared: Prepared) -> pa.Table:
+    import datasets  # the Hugging Face package; imported late because it takes a second
+
+    with _no_progress_bars(datasets):
+        opened = datasets.Dataset.from_parquet(
+            [str(part) for part in prepared.parts], cache_dir=str(prepared.folder / "arrow"), keep_in_memory=False
+        )
+    return opened.data.table
+
+
+@contextmanager
+def _no_progress_bars(datasets: Any) -> Iterator[None]:
+    were_off = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_off:
+            datasets.enable_progress_bars()

@@ -1,0 +1,156 @@
+"""Batches from a memory-mapped Arrow table: rows sliced or gathered, then laid out feature-major, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from nestlab.batch import Batch
+from nestlab.errors import UserError
+
+Collate = Callable[[pa.Table], Batch]
+
+
+def jagged_columns(columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+    """One nullable int64 array of B values a feature -> (ids [n] int64, lengths [F·B] int64), feature-major.
+
+    A missing value becomes an empty run. Any int64 is an id, zero and negative ones too.
+    """
+    runs, lengths = [], []
+    for column in columns:
+        values = np.frombuffer(column.buffers()[1], np.int64, count=len(column), offset=8 * column.offset)
+        if column.null_count:
+            present = column.is_valid().to_numpy(zero_copy_only=False)
+            values = values[present]
+            lengths.append(present.astype(np.int64))
+        else:
+            lengths.append(np.ones(len(column), np.int64))
+        runs.append(values)
+    if not columns:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate(runs), np.concatenate(lengths)
+
+
+def dense_log1p(columns: list[pa.Array]) -> np.ndarray:
+    """One nullable integer array of B values a column -> [B, D] float32: log(1 + max(x, 0)), missing 0.
+
+    This is the convention named `dlrm-log1p`.
+    """
+    dense_db = np.empty((len(columns), len(columns[0]) if columns else 0), np.float32)
+    for row, column in zip(dense_db, columns, strict=True):
+        row[:] = column.fill_null(0).to_numpy() if column.null_count else column.to_numpy()
+    np.maximum(dense_db, 0, out=dense_db)
+    np.log1p(dense_db, out=dense_db)
+    return np.ascontiguousarray(dense_db.T)
+
+
+class Collator:
+    """A table of rows -> a Batch; `dense` and `features` name the columns, `label` holds 0 or 1."""
+
+    def __init__(self, dense: tuple[str, ...], features: tuple[str, ...], label: str = "label") -> None:
+        self.dense, self.features, self.label = dense, features, label
+
+    def __call__(self, rows: pa.Table) -> Batch:
+        ids, lengths = jagged_columns([_array(rows, name) for name in self.features])
+        dense = dense_log1p([_array(rows, name) for name in self.dense])
+        labels = _array(rows, self.label).to_numpy(zero_copy_only=False).astype(np.float32)
+        return Batch(
+            dense=torch.from_numpy(dense),
+            features=self.features,
+            ids=torch.from_numpy(ids),
+            lengths=torch.from_numpy(lengths),
+            labels=torch.from_numpy(labels),
+        )
+
+
+class Loader:
+    """Batches over rows `start` … `stop`−1 of a table; may be iterated again and again, `len()` is in batches.
+
+    In order, or shuffled: then every iteration is an epoch with an order of its own, drawn from (seed, epoch) by a
+    generator that belongs to the loader. The same seed gives the same sequence of orders in every process; no global
+    generator is read or moved. `epoch` is the number of the next iteration: the whole state of the loader.
+
+    A shuffled epoch holds 8 bytes a row for its permutation.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        collate: Collate,
+        rows: tuple[int, int],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        """`limit`: at most so many batches.
+
+        Raises:
+            UserError: batch_size below 1, a negative limit or seed.
+        """
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size}: choose 1 or more")
+        if limit is not None and limit < 0:
+            raise UserError(f"limit={limit}: choose 0 or more batches, or None for all")
+        if seed < 0:
+            raise UserError(f"seed={seed}: choose 0 or more")
+        self._table, self._collate = table, collate
+        self._start, self._stop = rows
+        self.batch_size, self.shuffle, self.seed, self.epoch = batch_size, shuffle, seed, 0
+        count = self.samples // batch_size if drop_last else -(-self.samples // batch_size)
+        self._count = count if limit is None else min(count, limit)
+
+    @property
+    def samples(self) -> int:
+        """How many rows the split holds (whatever `limit` and `drop_last` leave out)."""
+        return self._stop - self._start
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is epoch `epoch`: what a resumed run calls.
+
+        Raises:
+            UserError: a negative epoch.
+        """
+        if epoch < 0:
+            raise UserError(f"epoch={epoch}: choose 0 or more")
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        return self._shuffled(epoch) if self.shuffle else self._ordered()
+
+    def _ordered(self) -> Iterator[Batch]:
+        for start in range(self._start, self._start + self._count * self.batch_size, self.batch_size):
+            yield self._collate(self._table.slice(start, min(self.batch_size, self._stop - start)))
+
+    def _shuffled(self, epoch: int) -> Iterator[Batch]:
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+        for i in range(self._count):
+            rows_b = order[i * self.batch_size : (i + 1) * self.batch_size] + self._start
+            yield self._collate(gather(self._table, rows_b))
+
+
+def gather(table: pa.Table, rows_b: np.ndarray) -> pa.Table:
+    """The rows `rows_b` [B] int64, in that order."""
+    # Fetched in the order of storage, for the sake of the page cache, then put into the order asked for.
+    by_place = np.argsort(rows_b, kind="stable")
+    fetched = table.take(pa.array(rows_b[by_place])).combine_chunks()
+    back = np.empty_like(by_place)
+    back[by_place] = np.arange(len(by_place))
+    return fetched.take(pa.array(back))
+
+
+def _array(rows: pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else combined.chunk(0)

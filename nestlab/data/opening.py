@@ -1,0 +1,51 @@
+"""The one way in: a name and a folder of raw files → an open data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nestlab.data.dataset import Dataset
+from nestlab.data.folders import prepared_root
+from nestlab.data.prepare import PrepareOptions, Progress
+from nestlab.data.registry import Request, resolve
+from nestlab.errors import UserError
+
+
+def open_dataset(
+    name: str,
+    root: str | Path = "datasets",
+    *,
+    rows: int | None = None,
+    seed: int = 0,
+    options: PrepareOptions | None = None,
+    prepared: str | Path | None = None,
+    file: str | Path | None = None,
+    progress: Progress = lambda message: None,
+) -> Dataset:
+    """Opens a data set, preparing it first where that has not been done. Nothing is ever written below `root`'s data.
+
+    Args:
+        name: criteo-1tb, criteo-kaggle, criteo-synth; or criteo: the first of these three that is there.
+        root: the folder with the raw files.
+        rows: real data: only the first so many lines; None is all. The twin: how many to make, 100,000 by default.
+        seed: of the twin.
+        prepared: the folder for prepared data; None: NESTLAB_PREPARED, or the default place.
+        file: one raw file to read in place of those that the name stands for.
+        progress: called with a line of text now and then.
+
+    Raises:
+        UserError: the data is absent, cannot be read, or the prepared folder cannot be written.
+    """
+    source = resolve(name, Path(root))
+    if file is not None and name != source.name:
+        raise UserError(f"file={file}: say which format it has, criteo-1tb or criteo-kaggle, in place of '{name}'")
+    request = Request(
+        root=Path(root),
+        rows=rows,
+        seed=seed,
+        options=options or PrepareOptions(),
+        prepared=prepared_root(prepared).absolute(),
+        file=Path(file) if file is not None else None,
+        progress=progress,
+    )
+    return source.open(source, request)
