@@ -1,4 +1,4 @@
-"""All access to devices. Another accelerator is a port of this one file: the rest asks `torch.accelerator` through it."""
+"""All access to devices, on `torch.accelerator`: another accelerator is a port of this one file."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from nestlab.pipeline.accesses import direct_accesses
 from nestlab.pipeline.edges import derive
 from nestlab.pipeline.schedule import Edge, Entry, Lane, Schedule, Stage
@@ -44,7 +46,7 @@ def plain(techniques: Techniques) -> Schedule:
 
 def in_order(entries: tuple[Entry, ...]) -> tuple[Edge, ...]:
     """Chosen edges that chain a step's entries, and its end to the next step's begin."""
-    chain = [_chosen(a, b) for a, b in zip(entries, entries[1:], strict=False)]
+    chain = [_chosen(a, b) for a, b in pairwise(entries)]
     return (*chain, _chosen(entries[-1], entries[0], delta=-1))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 WHOLE = -1  # the part of an action that concerns its whole batch
@@ -96,9 +97,6 @@ class Edge:
     def source_of(self, target: Key) -> Key:
         return Key(self.source, target.batch + self.delta, self.source_part)
 
-    def ends_at(self, target: Key) -> bool:
-        return self.target is target.stage and self.target_part == target.part
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -121,8 +119,16 @@ class Schedule:
 
     def predecessors(self, key: Key, first_batch: int = 0) -> list[Key]:
         """What must have ended before `key` begins; batches before the first are over."""
-        sources = [edge.source_of(key) for edge in self.edges if edge.ends_at(key)]
+        sources = [edge.source_of(key) for edge in self._into.get((key.stage, key.part), ())]
         return [source for source in sources if source.batch >= first_batch]
+
+    @cached_property
+    def _into(self) -> dict[tuple[Stage, int], list[Edge]]:
+        """The edges by their target: asked for at every action of a run."""
+        into: dict[tuple[Stage, int], list[Edge]] = {}
+        for edge in self.edges:
+            into.setdefault((edge.target, edge.target_part), []).append(edge)
+        return into
 
     def unroll(self, batches: int) -> list[Action]:
         """All actions of batches 0 … n−1, in list order."""

@@ -1,0 +1,1 @@
+"""One module a study: what is varied, and the function that a notebook calls."""

@@ -1,0 +1,153 @@
+"""The first slice: train DLRM on Criteo, look at what it learnt, and see where a step's time went."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nestlab import plotting, results
+from nestlab.errors import NotAvailableYet, UserError
+from nestlab.pipeline import Schedule
+from nestlab.tracing import Trace, exposed_time, plot_exposed, plot_timeline, summary, write_chrome_trace
+from nestlab.training import History, TrainOptions, assemble, fit
+from nestlab.training.metrics import auc_interval
+
+# One dial: how much is trained. Rows bound real data too; a smaller data set is used whole.
+SCALES = {
+    "smoke": TrainOptions(rows=20_000, batch_size=128, max_steps=60, evaluations=2),
+    "quick": TrainOptions(rows=200_000, batch_size=512, epochs=2, evaluations=6),
+    "paper": TrainOptions(rows=None, batch_size=2048, epochs=1, evaluations=10),
+}
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """A finished training with everything that the notebook shows. `run` is open until `finish()`."""
+
+    options: TrainOptions
+    title: str
+    history: History
+    metrics: pd.DataFrame
+    trace: Trace
+    steps: Schedule
+    run: results.Run
+
+    def schedule(self) -> str:
+        """The step as text: actions by lane, then the edges that order them, each with its reason."""
+        return str(self.steps)
+
+    def curve(self) -> Figure:
+        """Training loss a step, and the held-out AUC and log loss at each look."""
+        return self._kept("learning_curve", plot_curve(self.history, self.title))
+
+    def timeline(self, batches: int = 3) -> Figure:
+        """Every action of a few steady steps, a row a lane."""
+        return self._kept("timeline", plot_timeline(self.trace, batches=batches))
+
+    def slow(self) -> pd.DataFrame:
+        """For how long, a step, the compute lane waited for each stage (ms), the longest first."""
+        exposed = exposed_time(self.trace)
+        steps = summary(self.trace)["steps"]
+        frame = exposed.assign(exposed_ms_per_step=exposed["exposed_ms"] / steps)
+        frame = frame.sort_values("exposed_ms", ascending=False, ignore_index=True)
+        self.run.table("exposed", frame)
+        return frame
+
+    def slow_figure(self) -> Figure:
+        return self._kept("exposed", plot_exposed(self.trace))
+
+    def finish(self) -> str:
+        """Closes the run; the folder it lies in."""
+        self.run.finish("ok")
+        return str(self.run.path)
+
+    def _kept(self, name: str, figure: Figure) -> Figure:
+        self.run.figure(name, figure)
+        plt.close(figure)  # the notebook shows the returned one; left open, it would be shown twice
+        return figure
+
+
+def quickstart(
+    *,
+    dataset: str = "criteo",
+    data_root: str = "datasets",
+    scale: str = "quick",
+    device: str = "auto",
+    backend: str = "gloo",
+    world_size: int = 1,
+    seed: int = 0,
+    results_dir: str = "results",
+) -> Quickstart:
+    """Trains, evaluates and traces; leaves tables, figures and the trace in a run folder.
+
+    Raises:
+        UserError: an unknown scale or data set, real data asked for by name but absent.
+        NotAvailableYet: more than one rank.
+    """
+    if scale not in SCALES:
+        raise UserError(f"quickstart: scale={scale}: it must be one of {', '.join(SCALES)}")
+    if world_size != 1:
+        raise NotAvailableYet(f"quickstart: world_size={world_size} is not available yet; use world_size=1")
+    options = replace(SCALES[scale], dataset=dataset, data_root=data_root, device=device, seed=seed)
+    shared = {"scale": scale, "backend": backend, "world_size": world_size}
+    run = results.start("quickstart", {**asdict(options), **shared}, results_dir=results_dir, seed=seed)
+    with ExitStack() as ends_run:
+        ends_run.enter_context(run)
+        trained = _train(options, run)
+        ends_run.pop_all()  # all went well: the notebook's last cell ends the run
+    return trained
+
+
+def _train(options: TrainOptions, run: results.Run) -> Quickstart:
+    recipe = assemble(options)
+    info = recipe.dataset.info
+    run.dataset(info)
+    print(info.title, flush=True)
+    train, heldout = recipe.loaders()
+    history = fit(recipe.pipeline, train, heldout, options.fit, report=lambda line: print(line, flush=True))
+    trace = recipe.pipeline.trace({"dataset": info.title})
+    metrics = history.metrics_frame()
+    metrics["auc_low"], metrics["auc_high"] = auc_interval(*recipe.pipeline.evaluate(heldout), seed=options.seed)
+    _keep(run, history, metrics, trace)
+    return Quickstart(options, info.title, history, metrics, trace, recipe.pipeline.schedule, run)
+
+
+def _keep(run: results.Run, history: History, metrics: pd.DataFrame, trace: Trace) -> None:
+    run.table("steps", history.steps_frame())
+    run.table("evaluations", history.evaluations_frame())
+    run.table("metrics", metrics)
+    write_chrome_trace(trace, run.path / "trace.json.gz")
+    final = metrics.iloc[0]
+    run.summary(
+        auc=float(final["auc"]),
+        log_loss=float(final["log_loss"]),
+        ne=float(final["ne"]),
+        samples_per_s=history.samples / history.train_seconds,
+        step_ms=summary(trace)["step_ms_median"],
+    )
+
+
+def plot_curve(history: History, title: str) -> Figure:
+    """Left: training loss, each step and smoothed. Right: held-out AUC (and log loss) over steps."""
+    steps, looks = history.steps_frame(), history.evaluations_frame()
+    with plotting.style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+        figure.suptitle(title)
+        left.plot(steps["step"], steps["train_loss"], color=plotting.GREY, linewidth=0.8, label="each step")
+        smooth = steps["train_loss"].rolling(25, min_periods=1).mean()
+        left.plot(steps["step"], smooth, color=plotting.COLOURS[0], label="mean of 25 steps")
+        left.set(xlabel="step", ylabel="training log loss (nats)")
+        left.legend()
+        right.plot(looks["step"], looks["auc"], marker="o", color=plotting.COLOURS[0], label="AUC")
+        right.set(xlabel="step", ylabel="held-out AUC")
+        other = right.twinx()
+        other.plot(looks["step"], looks["ne"], marker="s", linestyle="--", color=plotting.COLOURS[1], label="NE")
+        other.set(ylabel="held-out normalised entropy (lower is better)")
+        other.grid(False)
+        lines = right.get_lines() + other.get_lines()
+        right.legend(lines, [line.get_label() for line in lines], loc="center right")
+    return figure

@@ -1,0 +1,58 @@
+"""`nestlab train`: one training run from the command line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from nestlab import results
+from nestlab.tracing import summary, write_chrome_trace
+from nestlab.training import Recipe, TrainOptions, assemble, export_model, fit
+
+
+def train_from_options(options: dict[str, Any]) -> int:
+    """Runs what the command line asked for and leaves a run folder; 0 on success.
+
+    Args:
+        options: fields of `TrainOptions`; those that are None keep their default. `export` is a folder for the trained
+            model, or None; `results` is where the run goes.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    export, results_dir = given.pop("export", None), given.pop("results", "results")
+    train_options = TrainOptions(**given)
+    with results.start("train", asdict(train_options), results_dir=results_dir, seed=train_options.seed) as run:
+        recipe = assemble(train_options)
+        _train(recipe, run)
+        if export is not None:
+            print(f"exported to {export_model(recipe.model, export, _description(recipe))}", flush=True)
+    print(f"run {run.path}", flush=True)
+    return 0
+
+
+def _train(recipe: Recipe, run: results.Run) -> None:
+    info = recipe.dataset.info
+    run.dataset(info)
+    print(info.title, flush=True)
+    train, heldout = recipe.loaders()
+    history = fit(recipe.pipeline, train, heldout, recipe.options.fit, report=lambda line: print(line, flush=True))
+    trace = recipe.pipeline.trace({"dataset": info.title})
+    write_chrome_trace(trace, run.path / "trace.json.gz")
+    run.table("steps", history.steps_frame())
+    run.table("evaluations", history.evaluations_frame())
+    run.table("metrics", history.metrics_frame())
+    final = history.evaluations[-1]
+    rate = history.samples / history.train_seconds
+    step_ms = summary(trace).get("step_ms_median")
+    run.summary(auc=final["auc"], log_loss=final["log_loss"], ne=final["ne"], samples_per_s=rate, step_ms=step_ms)
+    print(f"{history.samples:,} samples in {history.train_seconds:.1f} s: {rate:,.0f} samples/s", flush=True)
+
+
+def _description(recipe: Recipe) -> dict[str, Any]:
+    """What the export says of itself: only what decides the result, so that equal results are equal bytes."""
+    info = recipe.dataset.info
+    return {
+        "dataset": {"id": info.id, "kind": info.kind, "rows": info.rows, "fingerprint": info.fingerprint},
+        "optimizer": recipe.options.optimizer,
+        "dim": recipe.options.dim,
+        "seed": recipe.options.seed,
+    }

@@ -1,0 +1,161 @@
+"""What a training loop holds on to: a model, its optimizer, and the schedule that the flags ask for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import torch
+
+from nestlab.batch import Batch
+from nestlab.device import synchronise
+from nestlab.embedding import embed
+from nestlab.exchange import LocalTransport, Transport
+from nestlab.models import RecModel
+from nestlab.pipeline.builders import build
+from nestlab.pipeline.executors import EndOfData, Inline, Progress, Shuffled
+from nestlab.pipeline.schedule import Action, Key, Lane, Schedule, Stage
+from nestlab.pipeline.step import StepOutput, TrainStep
+from nestlab.techniques import Techniques
+from nestlab.tracing import Recorder, Trace
+
+
+class Pipeline:
+    """Trains a model batch by batch, in the order a schedule allows.
+
+    `progress(iterator)` is the interface of torchrec's train pipelines; `run(loader)` loops over it. After `progress`
+    returns, that batch's update has finished. Tables are complete after `drain()`.
+
+    Args:
+        model: sparse and dense part; the dense part is moved to `device`.
+        optimizer: torch optimizer over the dense part's parameters. Row optimizers belong to the embedding store.
+        techniques: the flags, from which the schedule is built.
+        schedule: one of your own instead; it is *not* validated here (see `nestlab.pipeline.validator`).
+        executor: `Inline()` or `Shuffled(seed)`.
+        recorder: where every action leaves an event; None records nothing.
+    """
+
+    def __init__(
+        self,
+        model: RecModel,
+        optimizer: torch.optim.Optimizer,
+        techniques: Techniques | None = None,
+        *,
+        schedule: Schedule | None = None,
+        executor: Inline | Shuffled | None = None,
+        device: torch.device | str = "cpu",
+        recorder: Recorder | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        self.techniques = techniques or Techniques()
+        self.schedule = schedule or build(self.techniques)
+        self.model = model
+        self.recorder = recorder
+        model.dense.to(device)
+        self._step = TrainStep(model, optimizer, transport or LocalTransport(), torch.device(device))
+        self._progress = Progress(self.schedule, executor or Inline())
+        self._broken = ""
+
+    def progress(self, iterator: Iterator[Batch]) -> StepOutput:
+        """Completes the next batch and returns its output.
+
+        Raises:
+            StopIteration: the iterator is at its end and everything in flight has been trained and handed out. The
+                pipeline is then empty and may go on with another iterator.
+        """
+        self._step.source = iterator
+        output = self._advance()
+        if output is None:
+            raise StopIteration
+        return output
+
+    def run(self, loader: Iterable[Batch]) -> Iterator[StepOutput]:
+        """One pass over a loader, an output a batch, nothing left in flight at its end."""
+        iterator = iter(loader)
+        self._step.source = iterator
+        while (output := self._advance()) is not None:
+            yield output
+            self._step.source = iterator
+
+    def drain(self) -> list[StepOutput]:
+        """Trains what is in flight without loading more; the outputs of those batches."""
+        self._progress.stop_loading()
+        outputs = []
+        while (output := self._advance()) is not None:
+            outputs.append(output)
+        return outputs
+
+    @torch.no_grad()
+    def evaluate(self, loader: Iterable[Batch]) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and predicted probabilities, [n] float32 each. Changes nothing: no insert, no count, no weight.
+
+        Raises:
+            RuntimeError: batches are in flight; `drain()` first.
+        """
+        if self._step.flight:
+            raise RuntimeError(f"evaluate: {len(self._step.flight)} batches are in flight; call drain() first")
+        dense = self.model.dense
+        was_training = dense.training
+        dense.eval()
+        try:
+            pairs = [self._predict(batch) for batch in loader]
+        finally:
+            dense.train(was_training)
+        labels, predictions = zip(*pairs, strict=True) if pairs else ((), ())
+        return _joined(labels), _joined(predictions)
+
+    def trace(self, meta: dict | None = None) -> Trace:
+        """What was recorded, with the schedule's edges between the recorded events.
+
+        Raises:
+            RuntimeError: this pipeline records nothing.
+        """
+        if self.recorder is None:
+            raise RuntimeError("trace: no recorder was given; use Pipeline(..., recorder=Recorder())")
+        return self.recorder.trace(
+            predecessors=lambda stage, batch, part: self.schedule.predecessors(Key(Stage(stage), batch, part)),
+            lanes=[lane.value for lane in Lane],
+            meta={"schedule": self.schedule.name, "how": "measured", **(meta or {})},
+        )
+
+    def _advance(self) -> StepOutput | None:
+        if self._broken:
+            raise RuntimeError(f"this pipeline stopped at an error ({self._broken}); make a new one")
+        done = self._progress.advance(self._perform if self.recorder is None else self._recorded)
+        return None if done is None else self._step.outputs.pop(done)
+
+    def _perform(self, action: Action) -> None:
+        self._guarded(action, self._step.perform)
+
+    def _recorded(self, action: Action) -> None:
+        start = time.perf_counter_ns()
+        nbytes = self._guarded(action, self._step.perform)
+        synchronise(self._step.device)  # one thread, one stream: without it an event would time the launch alone
+        key = action.key
+        self.recorder.record(action.lane, key.stage, key.batch, key.part, start, time.perf_counter_ns(), nbytes)
+
+    def _guarded(self, action: Action, perform: Callable[[Action], int]) -> int:
+        """An error names the stage and the batch, and the pipeline does not go on from half a step."""
+        try:
+            return perform(action)
+        except EndOfData:
+            raise
+        except BaseException as error:
+            self._broken = f"{action.key}: {type(error).__name__}"
+            error.add_note(f"in {action.key} on lane {action.lane}, schedule '{self.schedule.name}'")
+            raise
+
+    def _predict(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        step = self._step
+        inputs = batch.to(step.device)
+        routed = step.route_batch(batch)
+        residency = self.model.embedding.prepare([group.keys for group in routed], train=False)
+        output = self.model.dense(inputs, embed(step.gather(residency), routed, batch.size))
+        self.model.embedding.release(residency)
+        return inputs.labels, output.predictions
+
+
+def _joined(pieces: Iterable[torch.Tensor]) -> np.ndarray:
+    pieces = [piece.float().cpu() for piece in pieces]
+    return torch.cat(pieces).numpy() if pieces else np.empty(0, np.float32)

@@ -1,0 +1,112 @@
+"""From options to something that trains: data, model, optimizers and pipeline, all from one seed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from nestlab import data, device
+from nestlab.data import Dataset
+from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
+from nestlab.errors import NotAvailableYet, UserError
+from nestlab.models import DLRM, RecModel
+from nestlab.pipeline import Inline, Pipeline, Shuffled
+from nestlab.techniques import Techniques
+from nestlab.tracing import Recorder
+from nestlab.training.fit import FitConfig
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """One training run, fully resolved: everything that decides its result.
+
+    Args:
+        dataset, data_root, rows: what is trained on (see `nestlab.data.open_dataset`).
+        batch_size: samples a step.
+        epochs, max_steps, evaluations: see `FitConfig`.
+        optimizer, lr: row optimizer of the tables (sgd, adagrad, rowwise_adagrad, lazy_adam) and its learning rate.
+        dense_lr: learning rate of Adam on the dense part.
+        dim: width of the embedding vectors.
+        seed: of initial values and of the order of samples.
+        techniques: the flags, as `name=value,…`.
+        executor: `inline`, or `shuffled` for a random order that the schedule allows.
+        trace_batches: how many batches, from the fifth on, leave events.
+    """
+
+    dataset: str = "criteo"
+    data_root: str = "datasets"
+    rows: int | None = None
+    batch_size: int = 512
+    epochs: int = 1
+    max_steps: int | None = None
+    evaluations: int = 4
+    optimizer: str = "adagrad"
+    lr: float = 0.02
+    dense_lr: float = 0.001
+    dim: int = 16
+    seed: int = 0
+    device: str = "auto"
+    techniques: str = ""
+    executor: Literal["inline", "shuffled"] = "inline"
+    trace_batches: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs", "evaluations", "dim"):
+            if getattr(self, name) < 1:
+                raise UserError(f"train: {name}={getattr(self, name)}: it must be at least 1")
+        if self.executor not in ("inline", "shuffled"):
+            raise UserError(f"train: executor={self.executor}: it must be inline or shuffled")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise NotAvailableYet("train: more than one rank is not available yet; run without torchrun")
+
+    @property
+    def fit(self) -> FitConfig:
+        return FitConfig(self.epochs, self.max_steps, self.evaluations)
+
+
+# The first batches compile kernels and fill allocators; what a step costs shows after them.
+WARM_UP_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `assemble` made of the options."""
+
+    options: TrainOptions
+    dataset: Dataset
+    model: RecModel
+    pipeline: Pipeline
+
+    def loaders(self):
+        """Training batches (shuffled by the options' seed) and held-out batches."""
+        options = self.options
+        train = self.dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
+        return train, self.dataset.batches("heldout", max(options.batch_size, 2048))
+
+
+def assemble(options: TrainOptions) -> Recipe:
+    """Opens the data and builds model and pipeline."""
+    techniques = Techniques.parse(options.techniques)
+    dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.seed)
+    model = build_dlrm(dataset, options)
+    executor = Inline() if options.executor == "inline" else Shuffled(options.seed)
+    pipeline = Pipeline(
+        model,
+        torch.optim.Adam(model.dense.parameters(), lr=options.dense_lr),
+        techniques,
+        executor=executor,
+        device=device.resolve(options.device),
+        recorder=Recorder(first_batch=WARM_UP_BATCHES, batches=options.trace_batches),
+    )
+    return Recipe(options, dataset, model, pipeline)
+
+
+def build_dlrm(dataset: Dataset, options: TrainOptions) -> RecModel:
+    """DLRM with a table a feature; ids of any value find rows, so no table needs a size."""
+    tables = [TableConfig(name, options.dim) for name in dataset.features]
+    store = EmbeddingStore(tables, optimizer(options.optimizer, lr=options.lr), seed=options.seed)
+    dense = DLRM(len(dataset.dense_names), dataset.features, options.dim, seed=options.seed)
+    return RecModel(store, dense)
