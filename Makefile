@@ -1,0 +1,91 @@
+# Every target creates .venv when it is not there, and installs again only when pyproject.toml has changed.
+#   PYTHON       the interpreter that .venv is made from (3.11 or newer)
+#   TORCH_INDEX  a further package index for pip, to choose torch's CPU build
+#   SCALE, DATA  for `reproduce`: smoke, quick or paper; where the data lies
+
+PYTHON ?= python3
+SCALE ?= quick
+DATA ?= datasets
+TORCH_INDEX ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+HASH := $(shell cksum < pyproject.toml | cut -d' ' -f1)
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.DEFAULT_GOAL := help
+.PHONY: help reproduce test test-full lab bench torchrec clean
+
+help:
+	@echo 'make reproduce [SCALE=quick] [DATA=datasets]   every notebook, results under results/'
+	@echo 'make test        ruff, pytest, every notebook at scale smoke'
+	@echo 'make test-full   the same with the slow tests'
+	@echo 'make lab         JupyterLab on the notebooks'
+	@echo 'make bench       every benchmark'
+	@echo 'make torchrec    torchrec and the fbgemm that belongs to this machine (the others run it too)'
+	@echo 'make clean       caches and build files; keeps .venv, data and results'
+	@echo 'Variables: PYTHON=$(PYTHON)  TORCH_INDEX=<index with the CPU build of torch>'
+
+$(BIN)/python:
+	@echo 'creating $(VENV)'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Python 3.11 or newer is needed: make PYTHON=python3.11 …' >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+
+# The stamps carry pyproject's checksum: a changed file has no stamp yet. Removing older ones last keeps an
+# interrupted installation from looking finished.
+define install
+@echo 'installing NestLab$(1) into $(VENV)'
+@$(PIP) install $(INDEX) -e '.$(1)'
+@rm -f $(basename $@).*; touch $@
+endef
+
+$(VENV)/nestlab-core.$(HASH): | $(BIN)/python
+	$(call install,)
+
+$(VENV)/nestlab-test.$(HASH): | $(BIN)/python
+	$(call install,[test])
+	@touch $(VENV)/nestlab-core.$(HASH)
+
+$(VENV)/nestlab-lab.$(HASH): | $(BIN)/python
+	$(call install,[lab])
+	@touch $(VENV)/nestlab-core.$(HASH)
+
+torchrec: $(VENV)/nestlab-core.$(HASH)
+	@$(BIN)/python -m nestlab.interop.install
+
+reproduce: torchrec
+	@failed=''; \
+	for notebook in notebooks/*.ipynb; do \
+	  if [ ! -e "$$notebook" ]; then echo 'no notebooks'; break; fi; \
+	  status=0; \
+	  $(BIN)/nestlab run "$$notebook" -p scale='$(SCALE)' -p data_root='$(DATA)' || status=$$?; \
+	  if [ $$status -ge 128 ]; then exit $$status; fi; \
+	  if [ $$status -ne 0 ]; then failed="$$failed $$notebook"; fi; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi; \
+	$(BIN)/nestlab results list
+
+test: $(VENV)/nestlab-test.$(HASH) torchrec
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m pytest -q -m 'not slow'
+
+test-full: $(VENV)/nestlab-test.$(HASH) torchrec
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m pytest -q
+
+lab: $(VENV)/nestlab-lab.$(HASH) torchrec
+	@$(BIN)/python -m ipykernel install --prefix $(VENV) --name python3 --display-name 'Python 3 (NestLab)' >/dev/null
+	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+bench: torchrec
+	@set -e; for name in $$($(BIN)/nestlab bench); do echo "bench $$name"; $(BIN)/nestlab bench "$$name"; done
+
+clean:
+	@echo 'removing caches and build files (kept: $(VENV), datasets, results)'
+	@find . -name $(VENV) -prune -o -name .git -prune -o \
+	  \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -prune -exec rm -rf {} +
+	@rm -rf .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,57 @@
+"""`nestlab data prepare`, `describe` and `synth`: raw files to Parquet, statistics, synthetic twins."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser("data", help="prepare, describe and synthesise data sets")
+    commands = parser.add_subparsers(dest="data_command", metavar="prepare|describe|synth", required=True)
+    prepare = commands.add_parser("prepare", help="raw files to Parquet, once")
+    prepare.add_argument("name", metavar="NAME")
+    prepare.add_argument("--file", metavar="F", type=Path, help="the raw file; default: found under the root")
+    describe = commands.add_parser("describe", help="statistics of a data set")
+    describe.add_argument("name", metavar="NAME")
+    for command in (prepare, describe):
+        command.add_argument("--root", metavar="DIR", type=Path, default=Path("datasets"), help="default: datasets")
+    synth = commands.add_parser("synth", help="write a synthetic twin in the exact file format")
+    synth.add_argument("kind", metavar="KIND", choices=("criteo",), help="criteo")
+    synth.add_argument("--rows", metavar="N", type=int, required=True)
+    synth.add_argument("--seed", metavar="S", type=int, default=0)
+    synth.add_argument("--out", metavar="DIR", type=Path, required=True)
+    prepare.set_defaults(main=main_prepare)
+    describe.set_defaults(main=main_describe)
+    synth.set_defaults(main=main_synth)
+
+
+def main_prepare(args: argparse.Namespace) -> int:
+    from nestlab.data import commands
+
+    _tell(commands.prepare(args.name, args.root, file=args.file))
+    return 0
+
+
+def main_describe(args: argparse.Namespace) -> int:
+    from nestlab.data import commands
+
+    for title, frame in commands.describe(args.name, args.root).items():
+        print(f"{title}\n{frame.to_string()}\n")
+    return 0
+
+
+def main_synth(args: argparse.Namespace) -> int:
+    from nestlab.data import commands
+
+    _tell(commands.synth(args.kind, args.out, args.rows, args.seed))
+    return 0
+
+
+def _tell(outcome: object) -> None:
+    """Prints what a command returned: a path, or the fields of a manifest."""
+    if isinstance(outcome, dict):
+        for key, value in outcome.items():
+            print(f"{key}: {value}")
+    elif outcome is not None:
+        print(outcome)

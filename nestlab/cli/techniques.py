@@ -1,0 +1,32 @@
+"""`nestlab techniques`: every ablation flag, its default, and what it excludes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+_COLUMNS = ("flag", "value", "default", "system", "exactness", "excludes")
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser("techniques", help="the ablation flags")
+    parser.add_argument("--json", action="store_true", help="one JSON value on standard output")
+    parser.set_defaults(main=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    from nestlab import techniques
+    from nestlab.cli.text import aligned
+
+    rows = techniques.table()
+    if args.json:
+        print(json.dumps(rows, default=str))
+    else:
+        print(aligned([list(_COLUMNS), *([_cell(row.get(name)) for name in _COLUMNS] for row in rows)]))
+    return 0
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(map(str, value)) or "–"
+    return "–" if value is None or value == "" else str(value)

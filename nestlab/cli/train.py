@@ -1,0 +1,33 @@
+"""`nestlab train`: one training run from the command line."""
+
+from __future__ import annotations
+
+import argparse
+
+_NOT_OPTIONS = ("main", "command")
+
+
+def add_parser(subparsers) -> None:
+    parser = subparsers.add_parser("train", help="one training run")
+    add = parser.add_argument
+    add("--dataset", metavar="NAME", help="default: criteo-1tb where it is prepared, else its synthetic twin")
+    add("--data-root", metavar="DIR", default="datasets", help="where the data lies; default: datasets")
+    add("--rows", metavar="N", type=int, help="use the first N rows only")
+    add("--batch-size", metavar="N", type=int)
+    add("--steps", metavar="N", type=int, help="stop after N batches")
+    add("--epochs", metavar="N", type=int)
+    add("--lr", metavar="RATE", type=float)
+    add("--optimizer", metavar="NAME", help="sgd, adagrad, rowwise_adagrad or adam")
+    add("--seed", metavar="N", type=int, default=0)
+    add("--techniques", metavar="NAME=VALUE,…", default="", help="ablation flags; nestlab techniques lists them")
+    add("--executor", choices=("inline", "shuffled"), default="inline")
+    add("--device", metavar="NAME", default="auto")
+    add("--export", metavar="DIR", help="write the final tables and dense weights there, in canonical order")
+    add("--results", metavar="DIR", default="results", help="default: results")
+    parser.set_defaults(main=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    from nestlab.experiments import training
+
+    return training.train_from_options({key: value for key, value in vars(args).items() if key not in _NOT_OPTIONS})

@@ -1,0 +1,120 @@
+"""What a manifest says about the code, the packages, the machine and the process of a run."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    *("nestlab", "torch", "numpy", "numba", "scipy", "scikit-learn", "pandas", "pyarrow", "datasets", "duckdb"),
+    *("networkx", "matplotlib", "papermill", "nbclient", "ipykernel", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu"),
+)
+
+
+def describe() -> dict[str, Any]:
+    """The fields of a manifest that depend on where a run happens, not on what it does."""
+    return {
+        "commit": commit(),
+        "packages": packages(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "memory_bytes": memory_bytes(),
+        "accelerator": accelerator(),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+    }
+
+
+@functools.cache
+def commit() -> dict[str, Any] | None:
+    """The commit of the code that runs and whether the tree differs from it; None outside a git checkout."""
+    here = Path(__file__).resolve()
+    # An installed copy may lie inside somebody else's repository: only a file that git tracks speaks for its commit.
+    if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+        return None
+    sha, changes = _git(here.parent, "rev-parse", "HEAD"), _git(here.parent, "status", "--porcelain")
+    return None if sha is None else {"sha": sha, "dirty": bool(changes)}
+
+
+def packages() -> dict[str, str]:
+    """Installed versions of the packages that can change a number."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.lower().startswith(("model name", "hardware", "cpu model")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Host memory in bytes: the machine's, or the control group's limit if that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.exists() and (text := limit.read_text().strip()) != "max":
+        total = min(total, int(text))
+    return total
+
+
+def accelerator() -> str | None:
+    """The accelerator's name; None without one, or while torch is not loaded (loading it only to ask costs seconds)."""
+    if "torch" not in sys.modules:
+        return None
+    from nestlab import device
+
+    return device.accelerator_name()
+
+
+def this_process() -> dict[str, Any]:
+    """Identifies this process on this host for as long as the host is up; a number alone is used again."""
+    return {"host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def is_gone(process: dict[str, Any] | None) -> bool:
+    """Whether a process recorded by `this_process` has ended. False where that cannot be known (another host)."""
+    if not isinstance(process, dict) or process.get("host") != platform.node():
+        return False
+    started = _started(process.get("pid"))
+    return started is None or started != process.get("started")
+
+
+def _started(pid: Any) -> float | None:
+    """When a process began; None if it is not there or is only waiting to be reaped."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except (psutil.Error, TypeError, ValueError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
