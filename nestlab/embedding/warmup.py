@@ -1,0 +1,46 @@
+"""Compiles (or loads from numba's cache) every kernel once, so that no measurement and no first batch pays for it."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+
+from nestlab.embedding import kernels, record_kernels
+
+_done: set[torch.dtype] = set()
+_lock = threading.Lock()
+
+
+def warm_up(dtype: torch.dtype = torch.float32) -> None:
+    """Calls each kernel on next to nothing, with the types that the store uses. Cheap when done before."""
+    with _lock:
+        if dtype in _done:
+            return
+        _warm_index()
+        _warm_records(np.float32 if dtype == torch.float32 else np.float64)
+        _done.add(dtype)
+
+
+def _warm_index() -> None:
+    slots, ids, offsets = np.zeros(32, np.int64), np.zeros(1, np.int64), np.array([0, 1])
+    one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    kernels.find(slots, ids, offsets, one)
+    kernels.find_or_insert(slots, ids, offsets, one, one.copy(), two.copy(), two, np.array([0, 0, 0, 8]))
+    kernels.rehash(slots, np.zeros(64, np.int64))
+    kernels.entries(slots, 0, ids, one)
+    kernels.remove(slots, ids, offsets, one)
+    segments = np.array([[0, 1, 0]])
+    kernels.deduplicate(ids, segments, offsets, np.zeros(64, np.int64), 0, one, np.zeros(2, np.int64), one.copy())
+
+
+def _warm_records(dtype: type) -> None:
+    row, ids, grads = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), dtype)
+    salts, bounds = np.zeros(1, np.uint64), np.ones(1)
+    records = np.zeros((1, 3), dtype)
+    record_kernels.initialise(records, row, ids, row.copy(), salts, bounds, 1, 0.0)
+    record_kernels.sgd(records, row, grads, 0.1)
+    record_kernels.adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-10)
+    record_kernels.rowwise_adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-8)
+    record_kernels.lazy_adam(records, row, grads, 0.1, 0.9, 0.999, 1e-8)
