@@ -1,0 +1,65 @@
+"""The flags: every one named, none ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from nestlab.errors import NotAvailableYet, UserError
+from nestlab.techniques import PRESETS, Techniques, preset, table
+
+pytestmark = pytest.mark.core
+
+FLAGS_OF_THE_DESIGN = """
+device_tier cache_policy cache_slots host_capacity disk admit evict pipeline_depth
+depth_schedule micro_batches clustering staleness replica_groups quantise dispatch prioritised transport table_kind
+tt_scheme slices table_groups dense_precision compile_dense
+"""
+
+
+def test_the_table_names_every_flag_of_the_design():
+    assert [row["flag"] for row in table()] == FLAGS_OF_THE_DESIGN.split()
+    assert all(row["help"] and row["system"] for row in table())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["device_tier=dual_buffer", "pipeline_depth=5", "micro_batches=8", "quantise=int8", "compile_dense=on", "slices=2"],
+)
+def test_what_is_not_built_is_refused(text):
+    with pytest.raises(NotAvailableYet, match=f"{text} is not available yet"):
+        Techniques.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("micro_batch=1", "no flag 'micro_batch'; did you mean 'micro_batches'"),
+        ("zzz=1", "no flag 'zzz'$"),
+        ("pipeline_depth", "'pipeline_depth' is not name=value"),
+        ("pipeline_depth=deep", "must be a number of type int"),
+        ("device_tier=hbm", "must be one of direct, dual_buffer, slot_cache"),
+        ("compile_dense=maybe", "must be on or off"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(text, says):
+    with pytest.raises(UserError, match=says) as raised:
+        Techniques.parse(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_value_of_the_wrong_type_is_refused():
+    with pytest.raises(UserError, match="must be of type int"):
+        Techniques(pipeline_depth="1")
+    with pytest.raises(UserError, match="must be of type int"):
+        Techniques(micro_batches=True)
+
+
+def test_parse_of_defaults_is_plain():
+    assert Techniques.parse("") == Techniques.parse("device_tier=direct, pipeline_depth=1") == preset("plain")
+    assert Techniques.parse("compile_dense=off").exactness() == "exact"
+
+
+def test_unknown_preset():
+    with pytest.raises(UserError, match="no preset 'nestpipe' yet; there are: plain"):
+        preset("nestpipe")
+    assert list(PRESETS) == ["plain"]
