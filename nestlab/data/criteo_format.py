@@ -92,9 +92,9 @@ def parse_line(line: bytes) -> list[int | None]:
         line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BrokenLine("undecodable bytes") from error
-    fields = line.split(b"\t")
-    if len(fields) > FIELDS:
+    if line.count(b"\t") >= FIELDS:
         raise BrokenLine("more than 40 fields")
+    fields = line.split(b"\t")
     if len(fields) < 2:
         raise BrokenLine("fewer than 2 fields")
     fields += [b""] * (FIELDS - len(fields))

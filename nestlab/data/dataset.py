@@ -113,7 +113,8 @@ def open_table(prepared: Prepared) -> pa.Table:
     try:
         table = _load(prepared)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise UserError(f"{prepared.folder}: cannot be opened ({error}); remove the folder and try again") from error
+        why = " ".join(str(error).split())
+        raise UserError(f"{prepared.folder}: cannot be opened ({why}); remove the folder and try again") from error
     if table.num_rows != rows:
         raise UserError(f"{prepared.folder}: {table.num_rows} rows instead of {rows}; remove the folder and try again")
     return table

@@ -19,6 +19,8 @@ def jagged_columns(columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
 
     A missing value becomes an empty run. Any int64 is an id, zero and negative ones too.
     """
+    if not columns or not len(columns[0]):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     runs, lengths = [], []
     for column in columns:
         values = np.frombuffer(column.buffers()[1], np.int64, count=len(column), offset=8 * column.offset)
@@ -29,8 +31,6 @@ def jagged_columns(columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
         else:
             lengths.append(np.ones(len(column), np.int64))
         runs.append(values)
-    if not columns:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     return np.concatenate(runs), np.concatenate(lengths)
 
 

@@ -30,7 +30,7 @@ def open_dataset(
         rows: real data: only the first so many lines; None is all. The twin: how many to make, 100,000 by default.
         seed: of the twin.
         prepared: the folder for prepared data; None: NESTLAB_PREPARED, or the default place.
-        file: one raw file to read in place of those that the name stands for.
+        file: one raw file to read in place of those that the name stands for; a relative path may start at `root`.
         progress: called with a line of text now and then.
 
     Raises:
@@ -45,7 +45,15 @@ def open_dataset(
         seed=seed,
         options=options or PrepareOptions(),
         prepared=prepared_root(prepared).absolute(),
-        file=Path(file) if file is not None else None,
+        file=_locate(Path(file), Path(root)) if file is not None else None,
         progress=progress,
     )
     return source.open(source, request)
+
+
+def _locate(file: Path, root: Path) -> Path:
+    if file.is_file():
+        return file
+    if (root / file).is_file():
+        return root / file
+    raise UserError(f"file={file}: no such file, neither here nor under '{root}'")

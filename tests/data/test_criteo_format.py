@@ -21,11 +21,10 @@ row = st.tuples(
     st.integers(0, 1), st.lists(maybe_int, min_size=13, max_size=13), st.lists(maybe_id, min_size=26, max_size=26)
 ).map(lambda parts: [parts[0], *parts[1], *parts[2]])
 # Pieces that a number parser may take although they are no number of this format.
-piece = st.sampled_from(
-    [b"", b"0", b"1", b"-1", b"+1", b" 1", b"1 ", b"0x1", b"1.0", b"1e3", b"--1", b"-", b"01", b"-0", b"nan", b"NULL"]
-    + [b"2147483648", b"-2147483649", b"9" * 70, b"deadbeef", b"DEADBEEF", b"abc", b"deadbeef0", b"dead-eef", b'"1"']
-    + [b"\xff", "é".encode(), b"\r", b"\x00", b"1\r"]
+WORDS = (
+    b"|0|1|-1|+1| 1|1 |0x1|1.0|1e3|--1|-|01|-0|nan|NULL|2147483648|-2147483649|deadbeef|DEADBEEF|abc|deadbeef0|dead-eef"
 )
+piece = st.sampled_from([*WORDS.split(b"|"), b"9" * 70, b'"1"', b"\xff", "é".encode(), b"\r", b"\x00", b"1\r"])
 
 
 def values(parsed):
@@ -55,7 +54,7 @@ def test_rows_survive_a_round_trip(rows):
 
 @pytest.mark.core
 @given(row, st.integers(0, 39), piece, st.integers(0, 80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_strange_field_among_good_lines_is_judged_as_by_the_oracle(values, column, strange, before):
     fields = oracle.write_line(values).split(b"\t")
     fields[column] = strange
@@ -127,7 +126,7 @@ def lines_of(path, block=1 << 20, limit=None):
     st.integers(1, 30),
     st.one_of(st.none(), st.integers(1, 14)),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_lines_do_not_depend_on_blocks(tmp_path_factory, lines, end, tail, block, limit):
     path = tmp_path_factory.getbasetemp() / "lines.txt"
     path.write_bytes(end.join(lines) + end * tail)
