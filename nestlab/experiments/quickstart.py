@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nestlab import plotting, results
+from nestlab import results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.pipeline import Schedule
 from nestlab.tracing import Trace, exposed_time, plot_exposed, plot_timeline, summary, write_chrome_trace
-from nestlab.training import History, TrainOptions, assemble, fit
+from nestlab.training import History, TrainOptions, assemble
 from nestlab.training.metrics import auc_interval
+from nestlab.training.plots import plot_curve
 
 # One dial: how much is trained. Rows bound real data too; a smaller data set is used whole.
 SCALES = {
@@ -42,7 +42,7 @@ class Quickstart:
 
     def curve(self) -> Figure:
         """Training loss a step, and the held-out AUC and log loss at each look."""
-        return self._kept("learning_curve", plot_curve(self.history, self.title))
+        return self._kept("learning_curve", plot_curve(self.history, self.trace.meta))
 
     def timeline(self, batches: int = 3) -> Figure:
         """Every action of a few steady steps, a row a lane."""
@@ -67,7 +67,6 @@ class Quickstart:
 
     def _kept(self, name: str, figure: Figure) -> Figure:
         self.run.figure(name, figure)
-        plt.close(figure)  # the notebook shows the returned one; left open, it would be shown twice
         return figure
 
 
@@ -107,11 +106,10 @@ def _train(options: TrainOptions, run: results.Run) -> Quickstart:
     info = recipe.dataset.info
     run.dataset(info)
     print(info.title, flush=True)
-    train, heldout = recipe.loaders()
-    history = fit(recipe.pipeline, train, heldout, options.fit, report=lambda line: print(line, flush=True))
-    trace = recipe.pipeline.trace({"dataset": info.title})
+    history = recipe.fit(report=lambda line: print(line, flush=True))
+    trace = recipe.trace()
     metrics = history.metrics_frame()
-    metrics["auc_low"], metrics["auc_high"] = auc_interval(*recipe.pipeline.evaluate(heldout), seed=options.seed)
+    metrics["auc_low"], metrics["auc_high"] = auc_interval(*recipe.pipeline.evaluate(recipe.heldout), seed=options.seed)
     _keep(run, history, metrics, trace)
     return Quickstart(options, info.title, history, metrics, trace, recipe.pipeline.schedule, run)
 
@@ -129,25 +127,3 @@ def _keep(run: results.Run, history: History, metrics: pd.DataFrame, trace: Trac
         samples_per_s=history.samples / history.train_seconds,
         step_ms=summary(trace)["step_ms_median"],
     )
-
-
-def plot_curve(history: History, title: str) -> Figure:
-    """Left: training loss, each step and smoothed. Right: held-out AUC (and log loss) over steps."""
-    steps, looks = history.steps_frame(), history.evaluations_frame()
-    with plotting.style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-        figure.suptitle(title)
-        left.plot(steps["step"], steps["train_loss"], color=plotting.GREY, linewidth=0.8, label="each step")
-        smooth = steps["train_loss"].rolling(25, min_periods=1).mean()
-        left.plot(steps["step"], smooth, color=plotting.COLOURS[0], label="mean of 25 steps")
-        left.set(xlabel="step", ylabel="training log loss (nats)")
-        left.legend()
-        right.plot(looks["step"], looks["auc"], marker="o", color=plotting.COLOURS[0], label="AUC")
-        right.set(xlabel="step", ylabel="held-out AUC")
-        other = right.twinx()
-        other.plot(looks["step"], looks["ne"], marker="s", linestyle="--", color=plotting.COLOURS[1], label="NE")
-        other.set(ylabel="held-out normalised entropy (lower is better)")
-        other.grid(False)
-        lines = right.get_lines() + other.get_lines()
-        right.legend(lines, [line.get_label() for line in lines], loc="center right")
-    return figure

@@ -7,7 +7,7 @@ from typing import Any
 
 from nestlab import results
 from nestlab.tracing import summary, write_chrome_trace
-from nestlab.training import Recipe, TrainOptions, assemble, export_model, fit
+from nestlab.training import Recipe, TrainOptions, assemble, export_model
 
 
 def train_from_options(options: dict[str, Any]) -> int:
@@ -33,9 +33,8 @@ def _train(recipe: Recipe, run: results.Run) -> None:
     info = recipe.dataset.info
     run.dataset(info)
     print(info.title, flush=True)
-    train, heldout = recipe.loaders()
-    history = fit(recipe.pipeline, train, heldout, recipe.options.fit, report=lambda line: print(line, flush=True))
-    trace = recipe.pipeline.trace({"dataset": info.title})
+    history = recipe.fit(report=lambda line: print(line, flush=True))
+    trace = recipe.trace()
     write_chrome_trace(trace, run.path / "trace.json.gz")
     run.table("steps", history.steps_frame())
     run.table("evaluations", history.evaluations_frame())

@@ -43,6 +43,15 @@ class FitConfig:
         if self.epochs < 1 or self.evaluations < 1 or (self.max_steps is not None and self.max_steps < 1):
             raise ValueError("FitConfig: epochs, evaluations and max_steps must be at least 1")
 
+    def steps(self, batches: int) -> int:
+        """Steps in all, for a training split of so many batches."""
+        return batches * self.epochs if self.max_steps is None else self.max_steps
+
+    def looks(self, batches: int) -> list[int]:
+        """The steps after which held-out data are looked at, ascending, the last step among them."""
+        total = self.steps(batches)
+        return sorted({math.ceil(total * (i + 1) / self.evaluations) for i in range(self.evaluations)})
+
 
 @dataclass
 class History:
@@ -88,10 +97,10 @@ def fit(
         UserError: there is nothing to train on.
     """
     config = config or FitConfig()
-    total = len(train) * config.epochs if config.max_steps is None else config.max_steps
     if len(train) == 0:
         raise UserError("fit: the training split has no batch; use more rows or a smaller batch_size")
-    loop = _Loop(pipeline, heldout, _looks(total, config.evaluations), report)
+    total = config.steps(len(train))
+    loop = _Loop(pipeline, heldout, config.looks(len(train)), report)
     started = time.perf_counter()
     for _ in range(math.ceil(total / len(train))):
         loop.epoch(islice(iter(train), total - loop.step))
@@ -133,8 +142,3 @@ class _Loop:
         recent = np.mean([loss for _, loss, _ in self.history.losses[-20:]])
         shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in ("auc", "log_loss", "ne"))
         self.report(f"step {self.step}: train loss {recent:.4f}; held out: {shown}")
-
-
-def _looks(total: int, evaluations: int) -> list[int]:
-    """The steps after which held-out data are looked at, ascending, the last step among them."""
-    return sorted({math.ceil(total * (i + 1) / evaluations) for i in range(evaluations)})

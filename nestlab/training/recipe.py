@@ -9,14 +9,14 @@ from typing import Literal
 import torch
 
 from nestlab import data, device
-from nestlab.data import Dataset
+from nestlab.data import Dataset, Loader
 from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Inline, Pipeline, Shuffled
 from nestlab.techniques import Techniques
-from nestlab.tracing import Recorder
-from nestlab.training.fit import FitConfig
+from nestlab.tracing import Recorder, Trace
+from nestlab.training.fit import FitConfig, History, Report, fit
 
 
 @dataclass(frozen=True)
@@ -77,31 +77,40 @@ class Recipe:
 
     options: TrainOptions
     dataset: Dataset
+    train: Loader
+    heldout: Loader
     model: RecModel
     pipeline: Pipeline
 
-    def loaders(self):
-        """Training batches (shuffled by the options' seed) and held-out batches."""
-        options = self.options
-        train = self.dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
-        return train, self.dataset.batches("heldout", max(options.batch_size, 2048))
+    def fit(self, report: Report = lambda line: None) -> History:
+        return fit(self.pipeline, self.train, self.heldout, self.options.fit, report)
+
+    def trace(self) -> Trace:
+        return self.pipeline.trace({"dataset": self.dataset.info.title})
 
 
 def assemble(options: TrainOptions) -> Recipe:
     """Opens the data and builds model and pipeline."""
     techniques = Techniques.parse(options.techniques)
     dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.seed)
+    train = dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
+    heldout = dataset.batches("heldout", max(options.batch_size, 2048))
     model = build_dlrm(dataset, options)
-    executor = Inline() if options.executor == "inline" else Shuffled(options.seed)
     pipeline = Pipeline(
         model,
         torch.optim.Adam(model.dense.parameters(), lr=options.dense_lr),
         techniques,
-        executor=executor,
+        executor=Inline() if options.executor == "inline" else Shuffled(options.seed),
         device=device.resolve(options.device),
-        recorder=Recorder(first_batch=WARM_UP_BATCHES, batches=options.trace_batches),
+        recorder=Recorder(first_batch=WARM_UP_BATCHES, batches=_traced(options, len(train))),
     )
-    return Recipe(options, dataset, model, pipeline)
+    return Recipe(options, dataset, train, heldout, model, pipeline)
+
+
+def _traced(options: TrainOptions, batches: int) -> int:
+    """How many batches leave events: none beyond the first evaluation, which is no part of a step."""
+    first_look = options.fit.looks(batches)[0]
+    return max(1, min(options.trace_batches, first_look - WARM_UP_BATCHES))
 
 
 def build_dlrm(dataset: Dataset, options: TrainOptions) -> RecModel:

@@ -53,14 +53,14 @@ def test_overfits_256_real_rows(real_data, prepared):
 def test_learns_the_planted_signal(prepared):
     """A tenth of `quick`: well above chance on rows never trained on."""
     recipe = assemble(TrainOptions(dataset="criteo-synth", rows=20_000, batch_size=256, evaluations=1))
-    history = fit(recipe.pipeline, *recipe.loaders(), recipe.options.fit)
+    history = recipe.fit()
     assert history.evaluations[-1]["auc"] > 0.65
 
 
 def test_every_look_and_step_is_in_the_history(prepared):
     recipe = assemble(TWIN)
-    train, heldout = recipe.loaders()
-    history = fit(recipe.pipeline, train, heldout, FitConfig(epochs=2, evaluations=3))
+    train = recipe.train
+    history = fit(recipe.pipeline, train, recipe.heldout, FitConfig(epochs=2, evaluations=3))
     steps = 2 * len(train)
     assert history.steps_frame()["step"].tolist() == list(range(1, steps + 1))
     assert history.samples == 2 * 2_400
@@ -71,16 +71,16 @@ def test_every_look_and_step_is_in_the_history(prepared):
 
 def test_max_steps_may_end_inside_an_epoch(prepared):
     recipe = assemble(TWIN)
-    history = fit(recipe.pipeline, *recipe.loaders(), FitConfig(max_steps=13))
+    history = fit(recipe.pipeline, recipe.train, recipe.heldout, FitConfig(max_steps=13))
     assert len(history.losses) == 13
 
 
 SCRIPT = """
 import sys
-from nestlab.training import TrainOptions, assemble, export_model, fit
+from nestlab.training import TrainOptions, assemble, export_model
 options = TrainOptions(dataset="criteo-synth", rows=2_000, batch_size=128, evaluations=1, executor=sys.argv[2])
 recipe = assemble(options)
-fit(recipe.pipeline, *recipe.loaders(), options.fit)
+recipe.fit()
 export_model(recipe.model, sys.argv[1])
 """
 
@@ -113,7 +113,7 @@ def test_export_replaces_as_a_whole_and_is_readable(prepared, tmp_path):
     target = tmp_path / "export"
     target.mkdir()
     (target / "left over").touch()
-    fit(recipe.pipeline, *recipe.loaders(), FitConfig(max_steps=2))
+    fit(recipe.pipeline, recipe.train, recipe.heldout, FitConfig(max_steps=2))
     export_model(recipe.model, target, {"seed": 0})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export"]
     assert sorted(p.name for p in target.iterdir()) == ["dense.safetensors", "model.json", "tables.safetensors"]
