@@ -110,9 +110,8 @@ def _names(trace: Trace) -> Iterator[Json]:
         yield {**at, "name": "process_name", "args": {"name": f"rank {rank}"}}
         yield {**at, "name": "process_sort_index", "args": {"sort_index": rank}}
         for tid, lane in lanes:
-            order = 0 if lane == "steps" and tid == len(lanes) else tid  # the steps above the lanes
             yield {**at, "tid": tid, "name": "thread_name", "args": {"name": lane}}
-            yield {**at, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": order}}
+            yield {**at, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
 
 
 def _steps(trace: Trace, compute_lane: str) -> Iterator[Json]:
