@@ -13,6 +13,10 @@ BIN := $(VENV)/bin
 HASH := $(shell cksum < pyproject.toml | cut -d' ' -f1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+CORE := $(VENV)/nestlab-core.$(HASH)
+TEST := $(VENV)/nestlab-test.$(HASH)
+LAB := $(VENV)/nestlab-lab.$(HASH)
+TORCHREC := $(BIN)/python -m nestlab.interop.install
 
 .DEFAULT_GOAL := help
 .PHONY: help reproduce test test-full lab bench torchrec clean
@@ -33,29 +37,27 @@ $(BIN)/python:
 	  { echo 'Python 3.11 or newer is needed: make PYTHON=python3.11 …' >&2; exit 2; }
 	@$(PYTHON) -m venv $(VENV)
 
-# The stamps carry pyproject's checksum: a changed file has no stamp yet. Removing older ones last keeps an
-# interrupted installation from looking finished.
+# The stamps carry pyproject's checksum: a changed file has no stamp yet. One is touched only when pip has succeeded.
 define install
 @echo 'installing NestLab$(1) into $(VENV)'
 @$(PIP) install $(INDEX) -e '.$(1)'
-@rm -f $(basename $@).*; touch $@
+@rm -f $(basename $@).* && touch $@ $(CORE)
 endef
 
-$(VENV)/nestlab-core.$(HASH): | $(BIN)/python
+$(CORE): | $(BIN)/python
 	$(call install,)
 
-$(VENV)/nestlab-test.$(HASH): | $(BIN)/python
+$(TEST): | $(BIN)/python
 	$(call install,[test])
-	@touch $(VENV)/nestlab-core.$(HASH)
 
-$(VENV)/nestlab-lab.$(HASH): | $(BIN)/python
+$(LAB): | $(BIN)/python
 	$(call install,[lab])
-	@touch $(VENV)/nestlab-core.$(HASH)
 
-torchrec: $(VENV)/nestlab-core.$(HASH)
-	@$(BIN)/python -m nestlab.interop.install
+torchrec: $(CORE)
+	@$(TORCHREC)
 
-reproduce: torchrec
+reproduce: $(CORE)
+	@$(TORCHREC)
 	@failed=''; \
 	for notebook in notebooks/*.ipynb; do \
 	  if [ ! -e "$$notebook" ]; then echo 'no notebooks'; break; fi; \
@@ -67,21 +69,25 @@ reproduce: torchrec
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi; \
 	$(BIN)/nestlab results list
 
-test: $(VENV)/nestlab-test.$(HASH) torchrec
+test: $(TEST)
+	@$(TORCHREC)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m pytest -q -m 'not slow'
 
-test-full: $(VENV)/nestlab-test.$(HASH) torchrec
+test-full: $(TEST)
+	@$(TORCHREC)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m pytest -q
 
-lab: $(VENV)/nestlab-lab.$(HASH) torchrec
+lab: $(LAB)
+	@$(TORCHREC)
 	@$(BIN)/python -m ipykernel install --prefix $(VENV) --name python3 --display-name 'Python 3 (NestLab)' >/dev/null
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
 
-bench: torchrec
+bench: $(CORE)
+	@$(TORCHREC)
 	@set -e; for name in $$($(BIN)/nestlab bench); do echo "bench $$name"; $(BIN)/nestlab bench "$$name"; done
 
 clean:

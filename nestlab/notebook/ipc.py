@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.paths import jupyter_runtime_dir
 from traitlets import default
 
 
@@ -12,3 +13,9 @@ class KernelManager(AsyncKernelManager):
     @default("transport")
     def _socket_files_where_there_are_any(self) -> str:
         return "tcp" if sys.platform == "win32" else "ipc"
+
+    @default("ip")
+    def _in_the_private_folder(self) -> str:
+        # jupyter_client would put the sockets into the current folder under one name, which kernels that start at the
+        # same time then share.
+        return "127.0.0.1" if sys.platform == "win32" else f"{jupyter_runtime_dir()}/socket"
