@@ -4,12 +4,14 @@ label, I1..I13 (decimal integers), C1..C26 (a 32-bit hash, up to 8 hexadecimal d
 value. Copies of the data often lost their trailing tabs; the fields that such a *short* line lacks are missing values
 too.
 
-Two readers share one meaning. `_parse_fast` hands whole blocks to pyarrow's CSV reader; a block that it cannot vouch
-for is halved until the odd line stands alone, and `parse_line` decides on that line and names what is wrong with it.
+Two readers share one meaning. `_parse_fast` hands a whole block to pyarrow's CSV reader. Where that cannot vouch for
+the block, its lines are sorted by a pattern: the regular ones go to `_parse_fast` again, and `parse_line` decides on
+each of the others and names what is wrong with it.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +36,8 @@ _REGULAR = b"0123456789abcdefABCDEF-\t\n"
 _INTEGER = re.compile(rb"-?[0-9]+")
 _HEX = re.compile(rb"[0-9a-fA-F]{1,8}")
 _INT32 = range(-(2**31), 2**31)
-_LINE_BY_LINE = 32  # a block this small is no longer halved
+# A line that `_parse_fast` is sure to take: nine digits always fit int32.
+_REGULAR_LINE = re.compile(rb"[01]" + rb"(?:\t(?:-?[0-9]{1,9})?)" * 13 + rb"(?:\t(?:[0-9a-fA-F]{8})?)" * 26)
 
 _PARSE = pcsv.ParseOptions(delimiter="\t", quote_char=False, double_quote=False, ignore_empty_lines=False)
 _CONVERT = pcsv.ConvertOptions(
@@ -73,9 +76,9 @@ class Reject:
 
 @dataclass
 class Parsed:
-    """The lines of one block: tables in the order of the lines, the rejects, and how many accepted lines were short."""
+    """The lines of one block: the rows accepted, in the order of the lines, and how many of them were short lines."""
 
-    tables: list[pa.Table] = field(default_factory=list)
+    table: pa.Table
     rejects: list[Reject] = field(default_factory=list)
     short: int = 0
 
@@ -106,10 +109,12 @@ def parse_line(line: bytes) -> list[int | None]:
 
 def parse_block(lines: Sequence[bytes], first: int = 1) -> Parsed:
     """Reads lines (without line ends) of which the first has the number `first`."""
-    parsed = Parsed()
     padded = [_pad(line) for line in lines]
-    _parse_into(parsed, lines, padded, first)
-    return parsed
+    try:
+        table = _parse_fast(padded)
+    except (_Odd, pa.ArrowInvalid):
+        return _parse_sorted(lines, padded, first)
+    return Parsed(table, short=sum(map(operator.is_not, lines, padded)))
 
 
 def decode_hex8(text_n8: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -158,41 +163,37 @@ def _pad(line: bytes) -> bytes:
     return line + b"\t" * (FIELDS - 1 - tabs) if 0 < tabs < FIELDS - 1 else line
 
 
-def _parse_into(parsed: Parsed, lines: Sequence[bytes], padded: Sequence[bytes], first: int) -> None:
-    if not lines:
-        return
-    try:
-        parsed.tables.append(_parse_fast(padded))
-        parsed.short += sum(map(_differs, lines, padded))
-    except (_Odd, pa.ArrowInvalid):
-        if len(lines) <= _LINE_BY_LINE:
-            _parse_slowly(parsed, lines, padded, first)
-            return
-        half = len(lines) // 2
-        _parse_into(parsed, lines[:half], padded[:half], first)
-        _parse_into(parsed, lines[half:], padded[half:], first + half)
-
-
-def _differs(line: bytes, padded: bytes) -> bool:
-    return line is not padded
-
-
-def _parse_slowly(parsed: Parsed, lines: Sequence[bytes], padded: Sequence[bytes], first: int) -> None:
-    rows = []
-    for number, (line, full) in enumerate(zip(lines, padded, strict=True), first):
+def _parse_sorted(lines: Sequence[bytes], padded: Sequence[bytes], first: int) -> Parsed:
+    """As parse_block, for a block that holds odd lines."""
+    regular, odd, rows = [], [], []
+    parsed = Parsed(SCHEMA.empty_table())
+    for i, line in enumerate(padded):
+        if _REGULAR_LINE.fullmatch(line):
+            regular.append(i)
+            continue
         try:
-            rows.append(parse_line(line))
-            parsed.short += line is not full
+            rows.append(parse_line(lines[i]))
+            odd.append(i)
         except BrokenLine as broken:
-            parsed.rejects.append(Reject(number, broken.reason, broken.column, line))
-    if rows:
-        columns = zip(*rows, strict=True)
-        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-        parsed.tables.append(pa.Table.from_arrays(arrays, schema=SCHEMA))
+            parsed.rejects.append(Reject(first + i, broken.reason, broken.column, lines[i]))
+    accepted = regular + odd
+    table = pa.concat_tables([_parse_fast([padded[i] for i in regular]), _table(rows)])
+    # Rows accepted one by one go back to where they stood among the others.
+    parsed.table = table.take(pa.array(np.argsort(accepted))) if rows else table
+    parsed.short = sum(lines[i] is not padded[i] for i in accepted)
+    return parsed
+
+
+def _table(rows: list[list[int | None]]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [[] for _ in COLUMNS]
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
 def _parse_fast(padded: Sequence[bytes]) -> pa.Table:
     """Raises _Odd or pa.ArrowInvalid unless every line is regular."""
+    if not padded:
+        return SCHEMA.empty_table()
     text = b"\n".join(padded) + b"\n"
     # A count over the block is enough here: pyarrow checks the count of each line.
     if text.translate(None, _REGULAR) or text.count(b"\t") != len(padded) * (FIELDS - 1):

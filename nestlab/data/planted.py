@@ -56,7 +56,7 @@ class Signal:
         self._parts = {name: (float(v.mean()), float(v.std()) or 1.0) for name, v in raw.items()}
         z, ones = self._combine(raw), np.ones(len(dense_nd))
         low, high = 0.0, 20.0
-        for _ in range(40):
+        for _ in range(25):
             self._scale = (low + high) / 2
             self._shift = _shift_for(self._scale * z, click_rate)
             reached = expected_auc(_sigmoid(self._scale * z + self._shift), ones)
@@ -108,7 +108,7 @@ class Signal:
 
 def _shift_for(logits: np.ndarray, click_rate: float) -> float:
     low, high = -60.0, 60.0
-    for _ in range(60):
+    for _ in range(30):
         middle = (low + high) / 2
         low, high = (middle, high) if _sigmoid(logits + middle).mean() < click_rate else (low, middle)
     return (low + high) / 2

@@ -160,10 +160,9 @@ class _Build:
                 parsed = parse_block(lines, first)
                 self.rows_in += len(lines)
                 self.short += parsed.short
-                for table in parsed.tables:
-                    self._count(table)
-                if parsed.tables:
-                    writer.write_table(pa.concat_tables(parsed.tables).combine_chunks())
+                self._count(parsed.table)
+                if parsed.table.num_rows:
+                    writer.write_table(parsed.table.combine_chunks())
                 self._set_aside(path, parsed.rejects, rejects)
                 self.progress(f"{self.name}: {path.name}, {self.rows_in:,} rows read")
         if stamp(path)[:2] != [identity.bytes, identity.mtime_ns]:

@@ -27,7 +27,7 @@ from nestlab.data.planted import Signal, expected_auc, hash64
 from nestlab.errors import UserError
 
 VERSION = 1  # raise it whenever the same rows and seed would give another file
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 CLICK_RATE = 0.25
 BAYES_AUC = 0.80
 RAW, TRUTH = "criteo-synth.tsv", "truth.json"

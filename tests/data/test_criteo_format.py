@@ -4,7 +4,6 @@ import gzip
 
 import criteo_oracle as oracle
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,7 +27,7 @@ piece = st.sampled_from([*WORDS.split(b"|"), b"9" * 70, b'"1"', b"\xff", "é".en
 
 
 def values(parsed):
-    table = pa.concat_tables(parsed.tables) if parsed.tables else SCHEMA.empty_table()
+    table = parsed.table
     assert table.schema == SCHEMA
     return [list(r) for r in zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)]
 
@@ -53,7 +52,7 @@ def test_rows_survive_a_round_trip(rows):
 
 
 @pytest.mark.core
-@given(row, st.integers(0, 39), piece, st.integers(0, 80))
+@given(row, st.integers(0, 39), piece, st.integers(0, 9))
 @settings(max_examples=150, deadline=None)
 def test_a_strange_field_among_good_lines_is_judged_as_by_the_oracle(values, column, strange, before):
     fields = oracle.write_line(values).split(b"\t")

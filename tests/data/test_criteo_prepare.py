@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 import nestlab.data as data
 from nestlab.data.criteo_format import COLUMNS
+from nestlab.data.folders import build_folder
 from nestlab.errors import UserError
 
 NUMBERS = ("rows_in", "rows_out", "rows_short", "rows_rejected")
@@ -160,7 +160,7 @@ def test_killed_half_way_is_rebuilt_and_cleaned_up(root, prepared):
         import os, signal
         import nestlab.data as data
         def die(message):
-            if "100 rows" in message or "rows read" in message:
+            if "rows read" in message:
                 os.kill(os.getpid(), signal.SIGKILL)
         data.open_dataset("criteo-kaggle", {str(root)!r}, prepared={str(prepared)!r}, progress=die)
     """
@@ -172,26 +172,57 @@ def test_killed_half_way_is_rebuilt_and_cleaned_up(root, prepared):
     assert not list(prepared.glob(".tmp-*"))
 
 
-def _open_and_count(arguments):
-    root, prepared, barrier = arguments
-    barrier.wait()
-    options = data.PrepareOptions(block_bytes=2000)
-    dataset = data.open_dataset("criteo-kaggle", root, prepared=prepared, options=options)
-    assert rows_of(dataset) == oracle.made_rows(300)
-
-
 @pytest.mark.dist
-def test_processes_that_prepare_at_once_all_end_well(root, prepared):
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(3)
-    workers = [context.Process(target=_open_and_count, args=((root, prepared, barrier),)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+def test_processes_that_prepare_at_once_both_end_well(root, prepared):
+    program = f"""
+        import sys
+        import nestlab.data as data
+        import datasets
+        print("ready", flush=True)
+        sys.stdin.readline()
+        options = data.PrepareOptions(block_bytes=2000)
+        dataset = data.open_dataset("criteo-kaggle", {str(root)!r}, prepared={str(prepared)!r}, options=options)
+        print(dataset.table.num_rows, dataset.table.column("label").to_pylist())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 2
+    for worker in workers:  # both start now
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    said = [worker.communicate(timeout=60)[0].strip() for worker in workers]
+    assert said == [f"300 {[row[0] for row in oracle.made_rows(300)]}"] * 2
+    assert [worker.returncode for worker in workers] == [0, 0]
     assert len(list(prepared.glob("criteo-kaggle-*"))) == 1
     assert not list(prepared.glob(".tmp-*"))
+
+
+def test_the_second_to_publish_keeps_the_first_s_folder(tmp_path):
+    """The race itself, made to happen: another process finishes while this one builds."""
+    final = tmp_path / "final"
+
+    def build(temporary):
+        (temporary / "mine").touch()
+        final.mkdir()
+        (final / "theirs").touch()
+
+    build_folder(final, build, lambda folder: (folder / "theirs").exists())
+    assert [p.name for p in final.iterdir()] == ["theirs"]
+    (final / "theirs").rename(final / "damaged")
+    build_folder(final, lambda temporary: (temporary / "theirs").touch(), lambda folder: (folder / "theirs").exists())
+    assert [p.name for p in final.iterdir()] == ["theirs"]
+    assert [p.name for p in tmp_path.iterdir()] == ["final"]
+
+
+def test_a_live_process_s_temporary_folder_is_left_alone(tmp_path):
+    def build(temporary):
+        build_folder(tmp_path / "other", lambda inner: (inner / "x").touch(), lambda folder: False)
+        assert temporary.is_dir()
+        (temporary / "x").touch()
+
+    build_folder(tmp_path / "final", build, lambda folder: False)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "other"]
 
 
 def test_no_network_no_pickle_no_progress_bar(root, prepared):
