@@ -86,6 +86,19 @@ def test_structured_ids_do_not_cluster(shift):
     assert runs.max() < 100, "linear probing over a good hash at half load has no long runs"
 
 
+def test_one_id_in_many_tables_is_as_many_keys():
+    """Broken on purpose: without the comparison of tables, about 30 of these keys meet a namesake in their run; the
+    test against a dict above is too small to see it."""
+    tables, ids = 64, np.arange(300)
+    keys = KeySet(np.tile(ids, tables), np.arange(tables + 1) * ids.size)
+    index, arena = KeyIndex(1), Arena(1, torch.float32, 1 << 20)
+    rows, fresh = index.find_or_insert(keys, arena)
+    assert fresh.size == len(keys) and np.unique(rows).size == len(keys)
+    half = KeySet(np.tile(ids, tables // 2), np.concatenate((np.arange(33) * 300, np.full(32, 9600))))
+    assert (index.remove(half) == rows[:9600]).all()
+    assert (index.find(keys) == np.where(np.arange(len(keys)) < 9600, -1, rows)).all()
+
+
 def test_rows_do_not_depend_on_growth():
     ids = np.random.default_rng(0).permutation(5_000).astype(np.int64)
     keys = KeySet(ids, [0, 2_000, 5_000])

@@ -187,3 +187,23 @@ def test_clashing_tables_are_refused():
         EmbeddingStore([TableConfig("a", 4, ("x",)), TableConfig("b", 4, ("x",))], SGD(lr=0.1))
     with pytest.raises(UserError, match="no tables"):
         EmbeddingStore([], SGD(lr=0.1))
+
+
+def test_nothing_is_compiled_after_warm_up():
+    """A first call with types that warm_up does not cover would put seconds of compiling into a measurement."""
+    from nestlab.embedding import kernels, record_kernels
+
+    store = make()
+    every = [k for module in (kernels, record_kernels) for k in vars(module).values() if hasattr(k, "signatures")]
+    before = {kernel.__name__: len(kernel.signatures) for kernel in every}
+    ids = np.arange(3_000)
+    ids.flags.writeable = False
+    for part in (ids, ids[::-1], torch.arange(5_000)[::2]):
+        keys = [KeySet(part, [0, len(part), len(part)]), KeySet(part[:1], [0, 1])]
+        residency = store.prepare(keys)
+        store.gather(residency, 0, torch.tensor([0]))
+        store.apply(residency, [torch.ones(4, len(part)).T, torch.ones(1, 7)], StepInfo(1))
+        store.release(residency)
+        store.gather(store.prepare([KeySet(part[:0], [0, 0, 0]), keys[1]], train=False), 0)
+    store.export("a"), store.full_weight("b", ids)
+    assert {kernel.__name__: len(kernel.signatures) for kernel in every} == before
