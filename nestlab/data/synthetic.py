@@ -26,7 +26,7 @@ from nestlab.data.folders import build_folder
 from nestlab.data.planted import Signal, expected_auc, hash64
 from nestlab.errors import UserError
 
-VERSION = 1  # raise it whenever the same rows and seed would give another file
+VERSION = 2  # raise it whenever the same rows and seed would give another file
 BLOCK = 1 << 14
 CLICK_RATE = 0.25
 BAYES_AUC = 0.80

@@ -21,7 +21,8 @@ row = st.tuples(
 ).map(lambda parts: [parts[0], *parts[1], *parts[2]])
 # Pieces that a number parser may take although they are no number of this format.
 WORDS = (
-    b"|0|1|-1|+1| 1|1 |0x1|1.0|1e3|--1|-|01|-0|nan|NULL|2147483648|-2147483649|deadbeef|DEADBEEF|abc|deadbeef0|dead-eef"
+    b"|0|1|2|7|-1|+1| 1|1 |0x1|1.0|1e3|--1|-|01|-0|nan|NULL|2147483648|-2147483649|deadbeef|DEADBEEF|abc|deadbeef0"
+    b"|dead-eef"
 )
 piece = st.sampled_from([*WORDS.split(b"|"), b"9" * 70, b'"1"', b"\xff", "é".encode(), b"\r", b"\x00", b"1\r"])
 
@@ -95,6 +96,12 @@ def test_a_broken_line_says_why(line, reason, column):
     with pytest.raises(BrokenLine) as caught:
         parse_line(line)
     assert (caught.value.reason, caught.value.column) == (reason, column)
+
+
+@pytest.mark.core
+def test_a_label_that_is_a_number_but_no_label_is_refused_among_good_lines():
+    check([GOOD, b"2" + GOOD[1:], GOOD, b"-1" + GOOD[1:], b"" + GOOD[1:]])
+    check([GOOD, b"2" + GOOD[1:]])
 
 
 @pytest.mark.core

@@ -102,7 +102,7 @@ def test_a_file_of_another_format_is_refused_and_leaves_nothing(root, prepared):
 
 
 def test_the_block_size_does_not_change_the_rows(root, prepared):
-    small = data.open_dataset("criteo-kaggle", root, prepared=prepared, options=data.PrepareOptions(block_bytes=700))
+    small = data.open_dataset("criteo-kaggle", root, prepared=prepared, options=data.PrepareOptions(block_bytes=4000))
     assert rows_of(small) == oracle.made_rows(300)
     large = data.open_dataset("criteo-kaggle", root, prepared=prepared)
     assert large.info.fingerprint != small.info.fingerprint

@@ -82,6 +82,7 @@ def test_the_same_seed_gives_the_same_bytes_and_blocks_are_independent(prepared,
     assert [t.num_rows for t in tables] == [1000, 1000, 500]
     second = list(made.blocks())[1][0]
     assert second.equals(tables[1])
+    assert not tables[0].equals(tables[1])
 
 
 def test_the_signal_can_be_learnt(twin, columns, prepared):
