@@ -58,8 +58,8 @@ def _show(outcome: dict) -> None:
 
     rows = outcome.get("rows", [])
     if rows:
-        header = list(rows[0])
-        print(aligned([header, *([_cell(row.get(name)) for name in header] for row in rows)]))
+        header = list(dict.fromkeys(name for row in rows for name in row))
+        print(aligned([header, *([_cell(row.get(name, "–")) for name in header] for row in rows)]))
     for key, value in outcome.get("summary", {}).items():
         print(f"{key}: {_cell(value)}")
 

@@ -29,7 +29,10 @@ def add_parser(subparsers) -> None:
 def main_prepare(args: argparse.Namespace) -> int:
     from nestlab.data import commands
 
-    _tell(commands.prepare(args.name, args.root, file=args.file))
+    info = commands.prepare(args.name, args.root, file=args.file).info
+    print(f"{info.title}\n{info.rows:,} rows, fingerprint {info.fingerprint[:16]}")
+    for name, count in info.counts.items():
+        print(f"{name}: {count:,}")
     return 0
 
 
@@ -37,21 +40,19 @@ def main_describe(args: argparse.Namespace) -> int:
     from nestlab.data import commands
 
     for title, frame in commands.describe(args.name, args.root).items():
-        print(f"{title}\n{frame.to_string()}\n")
+        if len(frame):
+            print(f"{title}\n{_upright(frame).to_string()}\n")
     return 0
 
 
 def main_synth(args: argparse.Namespace) -> int:
     from nestlab.data import commands
 
-    _tell(commands.synth(args.kind, args.out, args.rows, args.seed))
+    for path in commands.synth(args.kind, args.out, args.rows, args.seed):
+        print(path)
     return 0
 
 
-def _tell(outcome: object) -> None:
-    """Prints what a command returned: a path, or the fields of a manifest."""
-    if isinstance(outcome, dict):
-        for key, value in outcome.items():
-            print(f"{key}: {value}")
-    elif outcome is not None:
-        print(outcome)
+def _upright(frame):
+    """A table of one row reads better as a column."""
+    return frame.T.rename(columns={0: ""}) if len(frame) == 1 else frame

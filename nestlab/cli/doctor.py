@@ -21,14 +21,20 @@ def add_parser(subparsers) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Exit status 0 when NestLab is usable, 1 when a fault makes something unusable."""
+    import concurrent.futures
+
     from nestlab.cli import doctor_checks
 
+    live = sys.stderr.isatty() and not args.json
+    checks = doctor_checks.checks(args.data_root, args.results)
     findings = []
-    for check in doctor_checks.checks(args.data_root, args.results):
-        if not args.json and sys.stderr.isatty():
-            print(f"\r\x1b[Kchecking {check.__name__.replace('_', ' ')} …", end="", file=sys.stderr, flush=True)
-        findings += check()
-    if not args.json and sys.stderr.isatty():
+    # Most of the time goes into interpreters that only import something, so the checks run side by side.
+    with concurrent.futures.ThreadPoolExecutor(len(checks)) as pool:
+        for check, found in zip(checks, pool.map(lambda check: check(), checks), strict=True):
+            findings += found
+            if live:
+                print(f"\r\x1b[Kchecked {check.__name__.replace('_', ' ')}", end="", file=sys.stderr, flush=True)
+    if live:
         print("\r\x1b[K", end="", file=sys.stderr)
     usable = all(finding.state != "fault" for finding in findings)
     if args.json:

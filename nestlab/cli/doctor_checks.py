@@ -85,7 +85,7 @@ def torchrec_and_fbgemm() -> list[Finding]:
 
 def huggingface_datasets() -> list[Finding]:
     """A folder `datasets` with an __init__.py, or a script of that name, would hide the package from Python."""
-    code = "import datasets; print(getattr(datasets, '__version__', '')); print(datasets.__file__ or datasets.__path__)"
+    code = "import datasets as d; print(getattr(d, '__version__', 'none')); print(d.__file__ or d.__path__)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     version, _, place = result.stdout.strip().partition("\n")
     if result.returncode == 0 and version == install.installed("datasets"):

@@ -6,7 +6,7 @@ Labels, dense values and sample weights have no place in a KeyedJaggedTensor; th
 from __future__ import annotations
 
 import functools
-import importlib.util
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 @functools.cache
 def available() -> tuple[bool, str]:
     """Whether torchrec can be used here, and if not, why, in one line."""
-    for name in ("torchrec", "fbgemm_gpu"):
-        if importlib.util.find_spec(name) is None:
-            return False, f"{name} is not installed; make torchrec adds it where there is a build"
     try:
-        import fbgemm_gpu  # noqa: F401
-        import torchrec  # noqa: F401
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # fbgemm warns of its own deprecated parts, which nobody here asked for
+            import fbgemm_gpu  # noqa: F401
+            import torchrec  # noqa: F401
+    except ModuleNotFoundError as error:
+        return False, f"{error.name} is not installed; make torchrec adds it where there is a build"
     except Exception as error:  # a binary for another torch raises anything from OSError to AttributeError
-        return False, f"torchrec cannot be imported: {str(error).splitlines()[0] if str(error) else repr(error)}"
+        return False, f"torchrec cannot be imported: {(str(error) or repr(error)).splitlines()[0]}"
     return True, ""
 
 

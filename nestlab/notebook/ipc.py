@@ -14,6 +14,10 @@ class KernelManager(AsyncKernelManager):
     def _socket_files_where_there_are_any(self) -> str:
         return "tcp" if sys.platform == "win32" else "ipc"
 
+    @default("connection_file")
+    def _also_in_the_private_folder(self) -> str:
+        return f"{jupyter_runtime_dir()}/kernel.json"
+
     @default("ip")
     def _in_the_private_folder(self) -> str:
         # jupyter_client would put the sockets into the current folder under one name, which kernels that start at the

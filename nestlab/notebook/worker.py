@@ -15,18 +15,24 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, TextIO
 
 from nestlab.notebook import kernel, processes
 
+_alone = threading.Event()
+
 
 def main() -> int:
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_the_command, args=(request,), daemon=True).start()
+    watch = threading.Thread(target=_end_with_the_command, args=(request["private"],), daemon=True)
+    watch.start()
     os.set_inheritable(request["events"], False)
-    with os.fdopen(request["events"], "w", encoding="utf-8", buffering=1) as events:
-        return _execute(request, events)
+    try:
+        with os.fdopen(request["events"], "w", encoding="utf-8", buffering=1) as events:
+            return _execute(request, events)
+    finally:
+        if _alone.is_set():  # the kernel is gone because the watch ended it; let it finish its work
+            watch.join()
 
 
 def _execute(request: dict[str, Any], events: TextIO) -> int:
@@ -86,12 +92,13 @@ def _tell(events: TextIO, **event: Any) -> None:
         events.write(json.dumps(event) + "\n")
 
 
-def _end_with_the_command(request: dict[str, Any]) -> None:
+def _end_with_the_command(private: str) -> None:
     """Waits for the end of standard input, which the command closes only by ending, and then ends everything."""
     while os.read(0, 4096):
         pass
+    _alone.set()
     processes.end_all(os.environ[processes.TOKEN])
-    shutil.rmtree(Path(request["private"]), ignore_errors=True)
+    shutil.rmtree(private, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
