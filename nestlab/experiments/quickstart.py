@@ -19,7 +19,7 @@ from nestlab.training.plots import plot_curve
 # One dial: how much is trained. Rows bound real data too; a smaller data set is used whole.
 SCALES = {
     "smoke": TrainOptions(rows=20_000, batch_size=128, max_steps=60, evaluations=2),
-    "quick": TrainOptions(rows=200_000, batch_size=512, epochs=2, evaluations=6),
+    "quick": TrainOptions(rows=200_000, batch_size=512, evaluations=5),
     "paper": TrainOptions(rows=None, batch_size=2048, epochs=1, evaluations=10),
 }
 

@@ -41,7 +41,7 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.evaluations < 1 or (self.max_steps is not None and self.max_steps < 1):
-            raise ValueError("FitConfig: epochs, evaluations and max_steps must be at least 1")
+            raise UserError("fit: epochs, evaluations and max_steps must be at least 1")
 
     def steps(self, batches: int) -> int:
         """Steps in all, for a training split of so many batches."""
