@@ -46,7 +46,7 @@ class _Version(argparse.Action):
     """Asks for the version only when it is wanted: reading package metadata costs time."""
 
     def __init__(self, option_strings: list[str], dest: str, **rest: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, help=rest.get("help"))
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=rest.get("help"))
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         import importlib.metadata

@@ -166,5 +166,20 @@ def test_data_prepare_and_describe_real_rows(tmp_path, real_data, capsys):
         assert "5,000" in (out := capsys.readouterr().out) or "5000" in out
 
 
+def test_train_options_reach_training_under_its_own_names(monkeypatch):
+    import dataclasses
+
+    from nestlab.experiments import training
+    from nestlab.training.recipe import TrainOptions
+
+    given = {}
+    monkeypatch.setattr(training, "train_from_options", lambda options: given.update(options) or 0)
+    options = ["--steps", "5", "--lr", "1e-3", "--techniques", "pipeline_depth=1", "--export", "out"]
+    assert cli.main(["train", *options]) == 0
+    assert (given["max_steps"], given["lr"], given["techniques"]) == (5, 1e-3, "pipeline_depth=1")
+    known = {field.name for field in dataclasses.fields(TrainOptions)}
+    assert set(given) - {"export", "results"} <= known
+
+
 def test_columns_are_aligned():
     assert aligned([["a", "b"], ["long", "c"]]) == "a     b\nlong  c"
