@@ -63,8 +63,9 @@ def _hooks(events: TextIO) -> dict[str, Any]:
     began: dict[int, float] = {}
 
     def start(cell: Any, cell_index: int) -> None:
-        began[cell_index] = time.monotonic()
-        _tell(events, event="cell", index=cell_index)
+        if cell.cell_type == "code":  # nbclient announces headings too
+            began[cell_index] = time.monotonic()
+            _tell(events, event="cell", index=cell_index)
 
     def executed(cell: Any, cell_index: int, execute_reply: dict[str, Any]) -> None:
         seconds = time.monotonic() - began.get(cell_index, time.monotonic())
