@@ -72,7 +72,7 @@ def _insertion(distribution: str, ids: np.ndarray, scale: Scale) -> list[dict]:
         for keys in calls:
             index.find_or_insert(keys, arena)
 
-    def clear(name: str) -> None:
+    def clear(name: object) -> None:
         if name == "insert":
             sized.slots[:] = 0
             sized._count = 0
@@ -89,10 +89,10 @@ def _reading(distribution: str, ids: np.ndarray, stream: np.ndarray, threads: in
     index, keys = KeyIndex(ids.size), KeySet(stream, [0, stream.size])
     index.find_or_insert(KeySet(ids, [0, ids.size]), Arena(1, torch.float32, ids.size * 4))
     tensor, whole = torch.from_numpy(stream), np.array([0, stream.size])
-    work: dict[tuple[str, int], Callable[[], object]] = {
+    work: dict[tuple[str, int], Callable[[], object]] = {  # numpy first: torch's worker thread spins on after its turn
+        ("numpy.unique", 1): lambda: np.unique(stream, return_inverse=True),
         ("look-up", 1): lambda: index.find(keys),
         ("deduplicate", 1): lambda: deduplicate(stream, whole),
-        ("numpy.unique", 1): lambda: np.unique(stream, return_inverse=True),
     }
     for count in sorted({1, threads}):
         work["torch.unique", count] = lambda: torch.unique(tensor, return_inverse=True)

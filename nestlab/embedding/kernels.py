@@ -19,7 +19,7 @@ from nestlab.embedding._prefetch import prefetch
 
 ROW_BITS = 40  # rows per group: 2^40 − 1
 TABLE_BITS = 23  # tables per group; 23 and not 24, so that word 1 is never negative
-BLOCK = 32  # keys hashed ahead of the probes; 16 … 64 measured alike, see docs/log.md
+BLOCK = 32  # keys hashed ahead of the probes, see docs/log.md
 
 _ROW_MASK = (1 << ROW_BITS) - 1
 _GOLDEN = uint64(0x9E3779B97F4A7C15)
