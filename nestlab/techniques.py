@@ -92,6 +92,7 @@ class Techniques:
 # (flag, value, reason): what changes the mathematics. Each mechanism that does adds its line.
 INEXACT: tuple[tuple[str, Any, str], ...] = ()
 
+
 def table() -> list[dict[str, Any]]:
     """A row a flag: flag, values, default, built, system, exactness, excludes, help."""
     rows = []

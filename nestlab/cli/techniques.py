@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-_COLUMNS = ("flag", "value", "default", "system", "exactness", "excludes")
+_COLUMNS = ("flag", "values", "default", "built", "system", "exactness", "excludes")
 
 
 def add_parser(subparsers) -> None:

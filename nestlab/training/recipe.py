@@ -59,6 +59,7 @@ class TrainOptions:
                 raise UserError(f"train: {name}={getattr(self, name)}: it must be at least 1")
         if self.executor not in ("inline", "shuffled"):
             raise UserError(f"train: executor={self.executor}: it must be inline or shuffled")
+        Techniques.parse(self.techniques)  # an error in a flag is the user's to see before anything is opened
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise NotAvailableYet("train: more than one rank is not available yet; run without torchrun")
 
