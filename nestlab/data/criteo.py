@@ -7,9 +7,11 @@ from pathlib import Path
 
 from nestlab.data import synthetic
 from nestlab.data.criteo_format import DENSE_NAMES, FEATURES
+from nestlab.data.criteo_prepare import prepare_files
 from nestlab.data.dataset import Dataset, DatasetInfo
-from nestlab.data.prepare import Prepared, prepare_files
+from nestlab.data.prepare import Prepared
 from nestlab.data.registry import Request, Source, register, register_family
+from nestlab.data.twins import is_twin
 from nestlab.errors import UserError
 
 TWIN_ROWS = 100_000
@@ -50,14 +52,15 @@ def _open_real(source: Source, request: Request) -> Dataset:
         progress=request.progress,
     )
     # A twin written by `nestlab data synth` must not pass for real data because of the name it is read under.
-    kind = "synthetic" if any(synthetic.is_twin(path) for path in paths) else source.kind
+    kind = "synthetic" if any(is_twin(path) for path in paths) else source.kind
     return _dataset(source.name, kind, prepared)
 
 
 def _open_twin(source: Source, request: Request) -> Dataset:
     if request.file:
         raise UserError(f"{source.name} is made, not read: leave out file={request.file}, or name criteo-kaggle")
-    raw = synthetic.make_twin(request.prepared, request.rows or TWIN_ROWS, request.seed, request.progress)
+    twin = synthetic.twin_files(request.rows or TWIN_ROWS, request.seed, request.progress)
+    raw = twin.cached(request.prepared) / synthetic.RAW
     prepared = prepare_files(source.name, [raw], request.prepared, options=request.options, progress=request.progress)
     return _dataset(source.name, source.kind, prepared)
 
@@ -107,6 +110,7 @@ def register_all() -> None:
             remedy="the synthetic twin of Criteo Kaggle, reproducible by rows and seed",
             find=lambda root: [],
             open=_open_twin,
+            write=lambda out, rows, seed, progress: synthetic.twin_files(rows, seed, progress).publish(out),
         )
     )
     register_family("criteo", ("criteo-1tb", "criteo-kaggle", "criteo-synth"))

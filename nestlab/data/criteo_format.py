@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
+from nestlab.data.rejects import BrokenLine, Reject
+
 DENSE_NAMES = tuple(f"I{i}" for i in range(1, 14))
 FEATURES = tuple(f"C{i}" for i in range(1, 27))
 COLUMNS = ("label", *DENSE_NAMES, *FEATURES)
@@ -51,27 +53,8 @@ _CONVERT = pcsv.ConvertOptions(
 )
 
 
-class BrokenLine(Exception):
-    """A line that cannot be read: `reason` is one of a few fixed phrases, `column` the field at fault or ""."""
-
-    def __init__(self, reason: str, column: str = "") -> None:
-        super().__init__(f"{reason}: {column}" if column else reason)
-        self.reason = reason
-        self.column = column
-
-
 class _Odd(Exception):
     """The fast reader does not vouch for this block."""
-
-
-@dataclass(frozen=True)
-class Reject:
-    """A line set aside. `line` counts from 1 within its file."""
-
-    line: int
-    reason: str
-    column: str
-    raw: bytes
 
 
 @dataclass

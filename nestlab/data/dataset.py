@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from nestlab.data import statistics
 from nestlab.data.loader import Collator, Loader
 from nestlab.data.prepare import Prepared
 from nestlab.errors import UserError
@@ -28,9 +31,12 @@ class DatasetInfo:
         rows: rows that can be trained on.
         fingerprint: sha256 (hex) over the inputs' contents, the options and the schema version.
         title: for tables and plots; says SYNTHETIC where that is so.
-        counts: rows_in, rows_out, rows_short, rows_rejected.
+        counts: rows_in, rows_out, rows_rejected and what else a format counts.
         convention: how raw values become inputs; results under different conventions do not compare.
             `dlrm-log1p`: dense log(1 + max(x, 0)), missing 0; a categorical id is the raw hash, missing an empty run.
+            `kuairand-rank`: see `kuairand_batches`.
+        files: names of raw files: `found` (and read), `unused` (found, not read), `missing`. Empty where the format
+            has no fixed set of files.
     """
 
     id: str
@@ -40,6 +46,7 @@ class DatasetInfo:
     title: str
     counts: dict[str, int] = field(default_factory=dict)
     convention: str = "dlrm-log1p"
+    files: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Dataset:
@@ -92,6 +99,33 @@ class Dataset:
             drop_last=drop_last,
             limit=limit,
         )
+
+    def describe(self, sample: int) -> dict[str, pd.DataFrame]:
+        """Statistics by table: `dataset` (one row), `dense`, `categorical`, `inputs`, `rejected`.
+
+        Column statistics are over the first `sample` rows at most.
+        """
+        table = self.table.slice(0, sample)
+        return {
+            "dataset": self._overview(table, "label"),
+            "dense": pd.DataFrame([statistics.dense(name, table.column(name)) for name in self.dense_names]),
+            "categorical": pd.DataFrame([statistics.categorical(name, table.column(name)) for name in self.features]),
+            "inputs": pd.DataFrame(self.manifest["inputs"]),
+            "rejected": statistics.frame(self.manifest["rejected"], "reason", "rows"),
+        }
+
+    def _overview(self, table: pa.Table, label: str) -> pd.DataFrame:
+        row = {
+            "title": self.info.title,
+            "id": self.info.id,
+            "kind": self.info.kind,
+            **self.info.counts,
+            "described_rows": table.num_rows,
+            "click_rate": pc.mean(table.column(label)).as_py(),
+            "convention": self.info.convention,
+            "fingerprint": self.info.fingerprint,
+        }
+        return pd.DataFrame([row])
 
 
 def open_table(prepared: Prepared) -> pa.Table:

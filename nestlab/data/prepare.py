@@ -1,29 +1,21 @@
-"""Raw Criteo files → one Parquet folder with a manifest: once, streamed, never reused when anything changed."""
+"""A prepared folder: made once from its inputs, with a manifest, and never reused when anything changed."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from nestlab.data.criteo_format import COLUMNS, SCHEMA, Reject, parse_block
 from nestlab.data.folders import build_folder
 from nestlab.data.identity import FileIdentity, identify, sha256_file, sha256_json, stamp
-from nestlab.data.lines import read_lines
 from nestlab.errors import UserError
 
-SCHEMA_VERSION = 1  # raise it whenever the same input would be prepared otherwise
 MANIFEST = "manifest.json"
-REJECTS = "rejects.tsv"
 HOPELESS = 10_000  # so many lines set aside before the first good one: this is not the format
 
 Progress = Callable[[str], None]
@@ -65,39 +57,38 @@ class Prepared:
         return [self.folder / part["name"] for part in self.manifest["parts"]]
 
 
-def prepare_files(
-    name: str,
-    paths: Sequence[Path],
-    root: Path,
-    *,
-    rows: int | None = None,
-    options: PrepareOptions | None = None,
-    progress: Progress = lambda message: None,
+def prepare_folder(
+    name: str, root: Path, identity: dict[str, Any], build: Callable[[Path], dict[str, Any]]
 ) -> Prepared:
-    """Prepares the first `rows` lines (None: all) of `paths`, in order, under the folder `root`; or finds it done.
+    """The prepared folder of `identity` below `root`, built if it is not there whole.
+
+    Args:
+        identity: everything that decides the content, as JSON: the schema version, inputs by hash, options.
+        build: fills a folder and returns what its manifest says: `parts` (and `tables`, further files) by
+            `describe_file`, `rows_out`, and whatever else is worth knowing.
 
     Raises:
-        UserError: an input is missing, unreadable, empty or not in the format; or `root` cannot be written.
+        UserError: from `build`; or `root` cannot be written.
     """
-    options = options or PrepareOptions()
-    progress(f"{name}: reading the identity of {len(paths)} file(s)")
-    inputs = identify(paths, rows, root / "hashes")
-    fingerprint = sha256_json(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "inputs": [[entry.sha256, entry.lines] for entry in inputs],
-            "rows": rows,
-            "options": asdict(options),
-        }
-    )
+    fingerprint = sha256_json(identity)
     folder = root / f"{name}-{fingerprint[:16]}"
 
     def is_whole(candidate: Path) -> bool:
         return read_prepared(candidate, fingerprint) is not None
 
+    def build_and_sign(temporary: Path) -> None:
+        head = {
+            "schema_version": identity["schema_version"],
+            "name": name,
+            "fingerprint": fingerprint,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        manifest = {**head, **build(temporary), "software": _software()}
+        # Written last: its presence says that all else is there.
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
     if not is_whole(folder):
-        build = _Build(name, list(zip(paths, inputs, strict=False)), rows, options, fingerprint, progress)
-        build_folder(folder, build.run, is_whole)
+        build_folder(folder, build_and_sign, is_whole)
     prepared = read_prepared(folder, fingerprint)
     if prepared is None:
         raise UserError(f"{folder}: damaged right after it was written; check the disk, then try again")
@@ -107,112 +98,30 @@ def prepare_files(
 def read_prepared(folder: Path, fingerprint: str) -> Prepared | None:
     """The prepared folder if it is whole and of this fingerprint, else None.
 
-    Whole: the manifest is there (it is written last), and every Parquet part has its recorded content. Contents are
-    hashed once; afterwards an unchanged stamp stands for them.
+    Whole: the manifest is there, and every file that it lists has its recorded content. Contents are hashed once;
+    afterwards an unchanged stamp stands for them.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["schema_version"] != SCHEMA_VERSION or manifest["fingerprint"] != fingerprint:
+        if manifest["fingerprint"] != fingerprint:
             return None
-        parts = [folder / part["name"] for part in manifest["parts"]]
-        known = identify(parts, None, folder / "hashes")
-        whole = [entry.sha256 for entry in known] == [part["sha256"] for part in manifest["parts"]]
+        listed = [*manifest["parts"], *manifest.get("tables", [])]
+        known = identify([folder / entry["name"] for entry in listed], None, folder / "hashes")
+        whole = [entry.sha256 for entry in known] == [entry["sha256"] for entry in listed]
         return Prepared(folder, manifest) if whole and manifest["rows_out"] > 0 else None
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
 
 
-class _Build:
-    """One preparation in its temporary folder; its counters become the manifest."""
+def describe_file(path: Path) -> dict[str, Any]:
+    """A file of a prepared folder, as its manifest lists it."""
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
-    def __init__(
-        self,
-        name: str,
-        inputs: list[tuple[Path, FileIdentity]],
-        rows: int | None,
-        options: PrepareOptions,
-        fingerprint: str,
-        progress: Progress,
-    ) -> None:
-        self.name, self.inputs, self.rows, self.options = name, inputs, rows, options
-        self.fingerprint, self.progress = fingerprint, progress
-        self.rows_in = self.rows_out = self.short = 0
-        self.reasons: Counter[str] = Counter()
-        self.nulls: Counter[str] = Counter(dict.fromkeys(COLUMNS, 0))
-        self.first_reject: str = ""
 
-    def run(self, folder: Path) -> None:
-        parts = []
-        with open(folder / REJECTS, "wb") as rejects:
-            for number, (path, identity) in enumerate(self.inputs):
-                part = folder / f"part-{number:05d}.parquet"
-                self._one_file(path, identity, part, rejects)
-                parts.append({"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_file(part)})
-        self._check()
-        (folder / MANIFEST).write_text(json.dumps(self._manifest(parts), indent=1), encoding="utf-8")
-
-    def _one_file(self, path: Path, identity: FileIdentity, part: Path, rejects: BinaryIO) -> None:
-        options = self.options
-        with pq.ParquetWriter(
-            part, SCHEMA, compression=options.compression.upper(), use_dictionary=True, write_page_checksum=True
-        ) as writer:
-            for first, lines in read_lines(path, options.block_bytes, identity.lines):
-                parsed = parse_block(lines, first)
-                self.rows_in += len(lines)
-                self.short += parsed.short
-                self._count(parsed.table)
-                if parsed.table.num_rows:
-                    writer.write_table(parsed.table.combine_chunks())
-                self._set_aside(path, parsed.rejects, rejects)
-                self.progress(f"{self.name}: {path.name}, {self.rows_in:,} rows read")
-        if stamp(path)[:2] != [identity.bytes, identity.mtime_ns]:
-            raise UserError(f"{path}: changed while it was read; try again once it is complete")
-
-    def _count(self, table: pa.Table) -> None:
-        self.rows_out += table.num_rows
-        for name in COLUMNS:
-            self.nulls[name] += table.column(name).null_count
-
-    def _set_aside(self, path: Path, found: list[Reject], rejects: BinaryIO) -> None:
-        for reject in found:
-            self.reasons[reject.reason] += 1
-            self.first_reject = self.first_reject or f"{path.name} line {reject.line}: {reject.reason}"
-            head = f"{path.name}\t{reject.line}\t{reject.reason}\t{reject.column}\t"
-            rejects.write(head.encode() + reject.raw + b"\n")
-        if not self.rows_out and self.reasons.total() >= HOPELESS:
-            self._refuse()
-
-    def _check(self) -> None:
-        if not self.rows_in:
-            raise UserError(f"{self.inputs[0][0] if self.inputs else self.name}: an empty file, no rows to prepare")
-        if not self.rows_out:
-            self._refuse()
-        if self.rows_in != self.rows_out + self.reasons.total():
-            raise AssertionError(f"{self.name}: {self.rows_in} rows in, {self.rows_out} out, {self.reasons} set aside")
-
-    def _refuse(self) -> None:
-        raise UserError(
-            f"{self.inputs[0][0]}: not the Criteo format (40 tab-separated fields, no header): none of the first "
-            f"{self.rows_in:,} lines can be read ({self.first_reject})"
-        )
-
-    def _manifest(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "name": self.name,
-            "fingerprint": self.fingerprint,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "inputs": [asdict(identity) for _, identity in self.inputs],
-            "options": {**asdict(self.options), "rows": self.rows},
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "rows_short": self.short,
-            "rows_rejected": self.reasons.total(),
-            "rejected": dict(sorted(self.reasons.items())),
-            "nulls": dict(self.nulls),
-            "parts": parts,
-            "software": _software(),
-        }
+def check_unchanged(path: Path, identity: FileIdentity) -> None:
+    """Raises UserError if an input is not what it was when its identity was taken."""
+    if stamp(path)[:2] != [identity.bytes, identity.mtime_ns]:
+        raise UserError(f"{path}: changed while it was read; try again once it is complete")
 
 
 def _software() -> dict[str, str]:

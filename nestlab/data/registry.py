@@ -43,6 +43,8 @@ class Source:
         remedy: what the user can do where it is absent.
         find: root -> the raw files in the order of time, empty where there are none.
         open: opens it; raises UserError.
+        without: root -> what the data set has and this copy lacks, by file name.
+        write: a twin's: (out, rows, seed, progress) -> the raw files that it wrote, its truth.json last.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Source:
     remedy: str
     find: Callable[[Path], list[Path]]
     open: Callable[[Source, Request], Dataset]
+    without: Callable[[Path], list[str]] = lambda root: []
+    write: Callable[[Path, int, int, Progress], list[Path]] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,15 @@ def register_family(name: str, members: Iterable[str]) -> None:
 
 
 def names() -> list[str]:
-    """Every name that `resolve` takes, families first."""
-    return [*_FAMILIES, *_SOURCES]
+    """Every name that `resolve` takes, each family before its members."""
+    grouped = [name for family, members in _FAMILIES.items() for name in (family, *members)]
+    return list(dict.fromkeys([*grouped, *_SOURCES]))
+
+
+def twin(name: str) -> Source | None:
+    """The synthetic twin called `name`, or of the family `name`; None where there is none."""
+    source = _SOURCES.get(_FAMILIES[name][-1] if name in _FAMILIES else name)
+    return source if source is not None and source.write is not None else None
 
 
 def resolve(name: str, root: Path) -> Source:
@@ -107,5 +118,7 @@ def _look(source: Source, root: Path) -> Found:
     files = source.find(root)
     if not files:
         return Found(source.name, source.kind, False, f"{root}: {source.places}", source.remedy)
-    size = sum(file.stat().st_size for file in files)
-    return Found(source.name, source.kind, True, str(files[0]), f"{len(files)} file(s), {size:,} bytes")
+    detail = f"{len(files)} file(s), {sum(file.stat().st_size for file in files):,} bytes"
+    if without := source.without(root):
+        detail += f": {', '.join(file.name for file in files)}; without {', '.join(without)}"
+    return Found(source.name, source.kind, True, str(files[0]), detail)

@@ -11,9 +11,7 @@ depend on how it is written, and memory does not grow with it.
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,15 +20,16 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from nestlab.data.criteo_format import COLUMNS, DENSE_NAMES, FEATURES
-from nestlab.data.folders import build_folder
 from nestlab.data.planted import Signal, expected_auc, hash64
-from nestlab.errors import UserError
+from nestlab.data.prepare import Progress
+from nestlab.data.skew import draw_ranks, exponent_for
+from nestlab.data.twins import TwinFiles
 
 VERSION = 2  # raise it whenever the same rows and seed would give another file
 BLOCK = 1 << 14
 CLICK_RATE = 0.25
 BAYES_AUC = 0.80
-RAW, TRUTH = "criteo-synth.tsv", "truth.json"
+RAW = "criteo-synth.tsv"
 
 KAGGLE_ROWS = 45_840_617
 # fmt: off
@@ -65,14 +64,11 @@ class Twin:
     """The generator for a number of rows and a seed."""
 
     def __init__(self, rows: int, seed: int = 0) -> None:
-        """Raises UserError for rows below 1 or a negative seed."""
-        if rows < 1 or seed < 0:
-            raise UserError(f"criteo-synth: rows={rows}, seed={seed}: choose at least 1 row and a seed of 0 or more")
         self.rows, self.seed = rows, seed
         # Fewer rows show fewer ids: the exponent is that of Heaps' law, the floor keeps small columns whole.
         scale = min(1.0, rows / KAGGLE_ROWS) ** 0.75
         self.cardinality = [min(c, max(1000, round(c * scale))) for c in CARDINALITY]
-        self.exponents = [_exponent(k, top) for k, top in zip(self.cardinality, TOP_SHARE, strict=True)]
+        self.exponents = [exponent_for(k, top) for k, top in zip(self.cardinality, TOP_SHARE, strict=True)]
         self.signal = Signal(seed, np.array(LOG_MEAN), np.array(LOG_SD))
         # Block 0 of another stream: the rows of the file must not decide what is planted.
         sample = self._features(np.random.default_rng([seed, 1, 0]), 20_000)
@@ -95,7 +91,9 @@ class Twin:
             for name in group:
                 missing[:, COLUMNS.index(name) - 1] = together
         dense = np.stack([self._dense(rng, i, n) for i in range(len(DENSE_NAMES))], axis=1)
-        ranks = np.stack([_ranks(rng, n, k, s) for k, s in zip(self.cardinality, self.exponents, strict=True)], axis=1)
+        ranks = np.stack(
+            [draw_ranks(rng, n, k, s) for k, s in zip(self.cardinality, self.exponents, strict=True)], axis=1
+        )
         return Block(dense, ranks, missing)
 
     def _dense(self, rng: np.random.Generator, i: int, n: int) -> np.ndarray:
@@ -107,59 +105,17 @@ class Twin:
         return values
 
 
-def make_twin(prepared: Path, rows: int, seed: int, progress: Callable[[str], None] = lambda message: None) -> Path:
-    """The raw file of the twin in the prepared folder, made if it is not there whole.
+def twin_files(rows: int, seed: int, progress: Progress = lambda message: None) -> TwinFiles:
+    """The raw file of the twin, to be cached or published.
 
     Raises:
-        UserError: bad numbers, or the place cannot be written.
+        UserError: bad numbers.
     """
-    folder = prepared / f"raw-criteo-synth-v{VERSION}-rows{rows}-seed{seed}"
-
-    def is_whole(candidate: Path) -> bool:
-        truth, raw = _truth(candidate), candidate / RAW
-        wanted = {"version": VERSION, "rows": rows, "seed": seed}
-        same = truth is not None and all(truth.get(key) == value for key, value in wanted.items())
-        return bool(same) and raw.is_file() and raw.stat().st_size == truth.get("bytes")
-
-    if not is_whole(folder):
-        build_folder(folder, lambda temporary: _write(temporary, Twin(rows, seed), progress), is_whole)
-    return folder / RAW
+    wanted = {"version": VERSION, "rows": rows, "seed": seed}
+    return TwinFiles("criteo-synth", (RAW,), wanted, lambda place: _write(place(RAW), Twin(rows, seed), progress))
 
 
-def write_twin(out: Path, rows: int, seed: int, progress: Callable[[str], None]) -> list[Path]:
-    """Writes the raw file and truth.json into the folder `out`, replacing only what an earlier call wrote.
-
-    Raises:
-        UserError: bad numbers, a file in the way, or `out` cannot be written.
-    """
-    twin = Twin(rows, seed)
-    if (out / RAW).exists() and not is_twin(out / RAW):
-        raise UserError(f"{out / RAW}: is there and was not written by this command; choose another folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        _write(out, twin, progress)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror or error}); choose another folder") from error
-    return [out / RAW, out / TRUTH]
-
-
-def is_twin(raw: Path) -> bool:
-    """Whether a raw file was written by this module."""
-    truth = _truth(raw.parent)
-    return truth is not None and truth.get("synthetic") is True and truth.get("file") == raw.name
-
-
-def _truth(folder: Path) -> dict | None:
-    try:
-        truth = json.loads((folder / TRUTH).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return truth if isinstance(truth, dict) else None
-
-
-def _write(folder: Path, twin: Twin, progress: Callable[[str], None]) -> None:
-    """Each file under a temporary name first; truth.json last, since its presence says that the raw file is whole."""
-    raw, truth = folder / f"{RAW}.partial", folder / f"{TRUTH}.partial"
+def _write(raw: Path, twin: Twin, progress: Progress) -> dict[str, object]:
     options = pcsv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
     probabilities = np.zeros(1 << 14)
     done = clicks = 0
@@ -169,48 +125,13 @@ def _write(folder: Path, twin: Twin, progress: Callable[[str], None]) -> None:
             probabilities += np.bincount((p_n * len(probabilities)).astype(np.int64), minlength=len(probabilities))
             done, clicks = done + table.num_rows, clicks + int(np.count_nonzero(table.column("label")))
             progress(f"criteo-synth: {done:,} of {twin.rows:,} rows")
-    facts = {
-        "synthetic": True,
-        "file": RAW,
-        "version": VERSION,
-        "rows": twin.rows,
-        "seed": twin.seed,
-        "bytes": raw.stat().st_size,
+    return {
         "click_rate": clicks / done,
         "bayes_auc": expected_auc((np.arange(len(probabilities)) + 0.5) / len(probabilities), probabilities),
         "bayes_auc_is": "expected AUC of the planted click probability over these rows: no model can do better",
         "cardinality": dict(zip(FEATURES, twin.cardinality, strict=True)),
         "signal": twin.signal.facts(),
     }
-    truth.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    os.replace(raw, folder / RAW)
-    os.replace(truth, folder / TRUTH)
-
-
-def _exponent(cardinality: int, top: float) -> float:
-    """The exponent of a bounded power law over 1 … cardinality whose first value has the share `top`."""
-    low, high = 0.0, 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _top_share(cardinality, middle) < top else (low, middle)
-    return (low + high) / 2
-
-
-def _top_share(cardinality: int, s: float) -> float:
-    power = 1.0 - s
-    if abs(power) < 1e-9:
-        return float(np.log(2.0) / np.log(cardinality + 1.0))
-    return float((2.0**power - 1.0) / ((cardinality + 1.0) ** power - 1.0))
-
-
-def _ranks(rng: np.random.Generator, n: int, cardinality: int, s: float) -> np.ndarray:
-    """[n] int64 in 1 … cardinality, by inverting the distribution function of the continuous power law."""
-    u, power = rng.random(n), 1.0 - s
-    if abs(power) < 1e-9:
-        x = np.exp(u * np.log(cardinality + 1.0))
-    else:
-        x = (1.0 + u * ((cardinality + 1.0) ** power - 1.0)) ** (1.0 / power)
-    return np.clip(x.astype(np.int64), 1, cardinality)
 
 
 def _text(block: Block, labels: np.ndarray) -> pa.Table:

@@ -1,0 +1,59 @@
+"""Lines that cannot be read: why, where, and the file that keeps them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+NAME = "rejects.tsv"
+
+
+class BrokenLine(Exception):
+    """A line that cannot be read: `reason` is one of a few fixed phrases, `column` the field at fault or ""."""
+
+    def __init__(self, reason: str, column: str = "") -> None:
+        super().__init__(f"{reason}: {column}" if column else reason)
+        self.reason = reason
+        self.column = column
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A line set aside. `line` counts from 1 within its file."""
+
+    line: int
+    reason: str
+    column: str
+    raw: bytes
+
+
+class Rejects:
+    """Counts what is set aside, and writes it down: file, line, reason, column, raw line, separated by tabs.
+
+    Attributes:
+        reasons: lines by reason.
+        first: where the first of them stands and what is wrong with it, in words; "" while there is none.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.reasons: Counter[str] = Counter()
+        self.first = ""
+
+    @property
+    def total(self) -> int:
+        return self.reasons.total()
+
+    def add(self, path: Path, found: Iterable[Reject]) -> None:
+        for reject in found:
+            self.reasons[reject.reason] += 1
+            self.first = self.first or f"{path.name} line {reject.line}: {reject.reason}"
+            head = f"{path.name}\t{reject.line}\t{reject.reason}\t{reject.column}\t"
+            self._file.write(head.encode() + reject.raw + b"\n")
+
+    def facts(self) -> dict[str, object]:
+        """For the manifest."""
+        return {"rows_rejected": self.total, "rejected": dict(sorted(self.reasons.items()))}
