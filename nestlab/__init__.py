@@ -6,13 +6,7 @@ The names below are loaded on first use, so that `import nestlab` costs nothing.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import Any
-
-# Torch's threads spin while they wait for each other. Beside one other busy process on two cores that made a training
-# step ten times slower (docs/log.md, 2026-11-29); threads that sleep cost nothing measurable on an idle machine. Only
-# read when torch is loaded for the first time, and never stronger than what the user has set.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _PUBLIC = {
     "Batch": "nestlab.batch",

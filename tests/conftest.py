@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Before torch is loaded: its threads would spin while they wait for each other, and tests run beside other work.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 PROJECT = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("NESTLAB_TEST_DATA", PROJECT.parent / "shared" / "data"))
 

@@ -22,11 +22,6 @@ def test_unknown_name():
         _ = nestlab.Nest
 
 
-def test_import_loads_nothing_heavy_and_lets_torch_threads_sleep():
-    code = "import nestlab, os, sys; assert 'torch' not in sys.modules; print(os.environ['OMP_WAIT_POLICY'])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "PASSIVE"
-
-
-def test_the_user_has_the_last_word():
-    code = "import os; os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; import nestlab; print(os.environ['OMP_WAIT_POLICY'])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "ACTIVE"
+def test_import_loads_nothing_heavy():
+    code = "import nestlab, sys; assert not {'torch', 'numpy', 'pandas'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

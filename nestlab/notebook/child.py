@@ -22,6 +22,12 @@ from nestlab.results.run import ADOPT
 TICK_SECONDS = 1.0
 
 
+# GNU OpenMP's threads spin while they wait for each other, which beside one other busy process on two cores makes a
+# training step three to ten times slower. A short spin gives up about a sixth of the speed on an idle machine and keeps
+# several notebooks at once from standing still (docs/log.md, 2026-11-29). What the user has set stays.
+SHORT_SPIN = {"GOMP_SPINCOUNT": "1000"}
+
+
 class Worker:
     """One papermill worker for one run folder. Use as a context manager: leaving it ends every process of the run."""
 
@@ -32,6 +38,7 @@ class Worker:
         if kernel_name == kernel.DEFAULT:
             kernel.describe_own(self._private)
         extra = kernel.environment(self._private) | {ADOPT: str(folder), processes.TOKEN: self._token}
+        extra |= {name: value for name, value in SHORT_SPIN.items() if name not in os.environ}
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "nestlab.notebook.worker"],

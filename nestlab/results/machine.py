@@ -16,6 +16,9 @@ PACKAGES = (
     *("networkx", "matplotlib", "papermill", "nbclient", "ipykernel", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu"),
 )
 
+# What decides how threads wait and how many there are: a measured time means little without it.
+THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
 
 def describe() -> dict[str, Any]:
     """The fields of a manifest that depend on where a run happens, not on what it does."""
@@ -27,6 +30,7 @@ def describe() -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores": cores(),
         "memory_bytes": memory_bytes(),
+        "threads": {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ},
         "accelerator": accelerator(),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
     }
