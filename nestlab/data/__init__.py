@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from nestlab.data import commands, criteo
+from nestlab.data import commands, criteo, kuairand
 from nestlab.data.dataset import Dataset, DatasetInfo
+from nestlab.data.kuairand_prepare import KuaiRandOptions
 from nestlab.data.loader import Loader
 from nestlab.data.opening import open_dataset
 from nestlab.data.prepare import PrepareOptions
@@ -13,6 +14,7 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "Found",
+    "KuaiRandOptions",
     "Loader",
     "PrepareOptions",
     "available",
@@ -22,3 +24,4 @@ __all__ = [
 ]
 
 criteo.register_all()
+kuairand.register_all()

@@ -41,9 +41,10 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def identify(paths: Sequence[Path], rows: int | None, memory: Path) -> list[FileIdentity]:
-    """The identities of the inputs; with `rows`, of only those files and lines that the first `rows` lines need.
+def identify(paths: Sequence[Path], rows: int | None, memory: Path, header: int = 0) -> list[FileIdentity]:
+    """The identities of the inputs; with `rows`, of only those files and lines that the first `rows` rows need.
 
+    Every file starts with `header` lines that are no rows; `FileIdentity.lines` counts them too.
     `memory` is the folder where hashes are kept, so that a terabyte is not hashed at every start. A hash is taken
     from there only while the file's size, times and inode are what they were.
 
@@ -55,9 +56,9 @@ def identify(paths: Sequence[Path], rows: int | None, memory: Path) -> list[File
     for path in paths:
         if left == 0:
             break
-        found.append(_identify_one(path, left, memory))
+        found.append(_identify_one(path, None if left is None else left + header, memory))
         if left is not None:
-            left -= found[-1].lines or 0
+            left -= max((found[-1].lines or 0) - header, 0)
     return found
 
 

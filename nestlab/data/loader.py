@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from nestlab.batch import Batch
@@ -15,23 +16,26 @@ Collate = Callable[[pa.Table], Batch]
 
 
 def jagged_columns(columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
-    """One nullable int64 array of B values a feature -> (ids [n] int64, lengths [F·B] int64), feature-major.
+    """One nullable array of B int64 or lists of int64 a feature -> (ids [n] int64, lengths [F·B] int64), feature-major.
 
-    A missing value becomes an empty run. Any int64 is an id, zero and negative ones too.
+    A missing value becomes an empty run, a list a run of its length. Any int64 is an id, zero and negative ones too.
     """
     if not columns or not len(columns[0]):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    runs, lengths = [], []
-    for column in columns:
-        values = np.frombuffer(column.buffers()[1], np.int64, count=len(column), offset=8 * column.offset)
-        if column.null_count:
-            present = column.is_valid().to_numpy(zero_copy_only=False)
-            values = values[present]
-            lengths.append(present.astype(np.int64))
-        else:
-            lengths.append(np.ones(len(column), np.int64))
-        runs.append(values)
+    runs, lengths = zip(*(_run(column) for column in columns), strict=True)
     return np.concatenate(runs), np.concatenate(lengths)
+
+
+def _run(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of one feature [n] int64, and how many of them each row has [B] int64."""
+    if pa.types.is_list(column.type):
+        lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+        return column.flatten().to_numpy(), lengths
+    values = np.frombuffer(column.buffers()[1], np.int64, count=len(column), offset=8 * column.offset)
+    if not column.null_count:
+        return values, np.ones(len(column), np.int64)
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    return values[present], present.astype(np.int64)
 
 
 def dense_log1p(columns: list[pa.Array]) -> np.ndarray:
@@ -54,9 +58,9 @@ class Collator:
         self.dense, self.features, self.label = dense, features, label
 
     def __call__(self, rows: pa.Table) -> Batch:
-        ids, lengths = jagged_columns([_array(rows, name) for name in self.features])
-        dense = dense_log1p([_array(rows, name) for name in self.dense])
-        labels = _array(rows, self.label).to_numpy(zero_copy_only=False).astype(np.float32)
+        ids, lengths = jagged_columns([array_of(rows, name) for name in self.features])
+        dense = dense_log1p([array_of(rows, name) for name in self.dense])
+        labels = array_of(rows, self.label).to_numpy(zero_copy_only=False).astype(np.float32)
         return Batch(
             dense=torch.from_numpy(dense),
             features=self.features,
@@ -148,7 +152,8 @@ def gather(table: pa.Table, rows_b: np.ndarray) -> pa.Table:
     return fetched.take(pa.array(back))
 
 
-def _array(rows: pa.Table, name: str) -> pa.Array:
+def array_of(rows: pa.Table, name: str) -> pa.Array:
+    """A column in one piece; without a copy where it is in one piece already."""
     column = rows.column(name)
     if column.num_chunks == 1:
         return column.chunk(0)

@@ -58,14 +58,14 @@ class Signal:
         low, high = 0.0, 20.0
         for _ in range(25):
             self._scale = (low + high) / 2
-            self._shift = _shift_for(self._scale * z, click_rate)
-            reached = expected_auc(_sigmoid(self._scale * z + self._shift), ones)
+            self._shift = shift_for(self._scale * z, click_rate)
+            reached = expected_auc(sigmoid(self._scale * z + self._shift), ones)
             low, high = (self._scale, high) if reached < auc else (low, self._scale)
 
     def probability(self, dense_nd: np.ndarray, ranks_nf: np.ndarray, missing: np.ndarray) -> np.ndarray:
         """[n] float64 in (0, 1)."""
         z = self._combine(self._raw(dense_nd, ranks_nf, missing))
-        return _sigmoid(self._scale * z + self._shift)
+        return sigmoid(self._scale * z + self._shift)
 
     def facts(self) -> dict[str, object]:
         """What is planted, for truth.json."""
@@ -102,17 +102,23 @@ class Signal:
     def _weight(self, feature: int, factor: int, ranks_n: np.ndarray) -> np.ndarray:
         """[n] float64: uniform with mean 0 and variance 1, fading with the rank."""
         stream = (self._seed * 64 + feature) * 8 + factor + 1_000
-        uniform = (hash64(stream, ranks_n) >> np.uint64(11)).astype(np.float64) / 2.0**53
-        return (uniform - 0.5) * np.sqrt(12.0) / np.sqrt(1.0 + ranks_n / _HEAD)
+        return uniform_weight(stream, ranks_n) / np.sqrt(1.0 + ranks_n / _HEAD)
 
 
-def _shift_for(logits: np.ndarray, click_rate: float) -> float:
+def uniform_weight(stream: int, values_n: np.ndarray) -> np.ndarray:
+    """[n] float64: a weight an id, uniform with mean 0 and variance 1; a hash, so that no table of them is kept."""
+    uniform = (hash64(stream, values_n) >> np.uint64(11)).astype(np.float64) / 2.0**53
+    return (uniform - 0.5) * np.sqrt(12.0)
+
+
+def shift_for(logits: np.ndarray, click_rate: float) -> float:
+    """What to add to logits [n], so that the mean probability is `click_rate`."""
     low, high = -60.0, 60.0
     for _ in range(30):
         middle = (low + high) / 2
-        low, high = (middle, high) if _sigmoid(logits + middle).mean() < click_rate else (low, middle)
+        low, high = (middle, high) if sigmoid(logits + middle).mean() < click_rate else (low, middle)
     return (low + high) / 2
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-np.clip(x, -60.0, 60.0)))
