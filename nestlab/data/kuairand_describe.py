@@ -1,4 +1,4 @@
-"""What `nestlab data describe` says of KuaiRand: rates, times, tabs, columns, files, and the log's oddities in numbers."""
+"""What `nestlab data describe` says of KuaiRand: rates, times, tabs, columns, files, the log's oddities in numbers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def inputs(manifest: dict[str, Any], files: dict[str, list[str]]) -> dict[str, p
     ]
     rejected = {**manifest["rejected"], **{f"{k} (tables)": n for k, n in manifest["rejected_in_tables"].items()}}
     return {
-        "files": pd.DataFrame(found),
-        "inputs": pd.DataFrame(manifest["inputs"]),
+        "files": pd.DataFrame(found).convert_dtypes(),
         "rejected": statistics.frame(rejected, "reason", "rows"),
     }
 

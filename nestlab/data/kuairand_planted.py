@@ -72,7 +72,7 @@ class ClickModel:
         return z + np.sqrt(SHARES["pair"] / _FACTORS) * sum(u[user_n] * v[video_n] for u, v in factors)
 
     def _weight(self, column: str, values: np.ndarray) -> np.ndarray:
-        stream = self._seed * 64 + list((*SHARES, *(f"pair{k}" for k in range(_FACTORS)))).index(column) + 5_000
+        stream = self._seed * 64 + [*SHARES, *(f"pair{k}" for k in range(_FACTORS))].index(column) + 5_000
         return uniform_weight(stream, values.astype(np.int64))
 
 

@@ -1,4 +1,4 @@
-"""The feature tables of kuairand-synth: as many users and videos as wanted, in the columns and words of the real ones."""
+"""The feature tables of kuairand-synth: any number of users and videos, in the columns and words of the real ones."""
 
 from __future__ import annotations
 
