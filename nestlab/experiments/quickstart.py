@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -80,8 +81,12 @@ def quickstart(
     world_size: int = 1,
     seed: int = 0,
     results_dir: str = "results",
+    **changes: Any,
 ) -> Quickstart:
     """Trains, evaluates and traces; leaves tables, figures and the trace in a run folder.
+
+    Args:
+        changes: fields of `TrainOptions` that differ from the scale's own; those that are None, 0 or empty do not.
 
     Raises:
         UserError: an unknown scale or data set, real data asked for by name but absent.
@@ -91,7 +96,8 @@ def quickstart(
         raise UserError(f"quickstart: scale={scale}: it must be one of {', '.join(SCALES)}")
     if world_size != 1:
         raise NotAvailableYet(f"quickstart: world_size={world_size} is not available yet; use world_size=1")
-    options = replace(SCALES[scale], dataset=dataset, data_root=data_root, device=device, seed=seed)
+    given = {name: value for name, value in changes.items() if value}
+    options = replace(SCALES[scale], dataset=dataset, data_root=data_root, device=device, seed=seed, **given)
     shared = {"scale": scale, "backend": backend, "world_size": world_size}
     run = results.start("quickstart", {**asdict(options), **shared}, results_dir=results_dir, seed=seed)
     with ExitStack() as ends_run:
