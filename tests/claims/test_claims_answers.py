@@ -16,8 +16,8 @@ from nestlab.experiments.claims import Answer
 SPEED, TRUTH, TABLE, CLOSED = "NP-P-002", "NP-P-001", "NP-P-035", "NP-P-004"
 
 
-def run(folder, *given, status="ok"):
-    made = results.start("claims-test", {"n": len(given)}, results_dir=folder)
+def run(folder, *given, status="ok", scale="quick"):
+    made = results.start("claims-test", {"n": len(given), "scale": scale}, results_dir=folder)
     made.table("claims", register.table(given))
     made.finish(status)
     return made.id
@@ -58,6 +58,12 @@ def test_the_newest_ok_run_that_has_a_value_counts(tmp_path):
     found = register.answers(tmp_path)
     assert (found[SPEED].obtained, found[SPEED].run) == (3.0, second)
     assert found[TRUTH].obtained is False
+
+
+def test_a_run_at_smoke_answers_nothing(tmp_path):
+    run(tmp_path, Answer(SPEED, 2.0, "measured"))
+    run(tmp_path, Answer(SPEED, 0.1, "measured"), Answer(TRUTH, False, "measured"), scale="smoke")
+    assert {id: answer.obtained for id, answer in register.answers(tmp_path).items()} == {SPEED: 2.0}
 
 
 def test_the_last_row_counts_where_a_run_answers_twice(tmp_path):

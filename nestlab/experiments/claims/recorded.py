@@ -49,17 +49,26 @@ def answers(results_dir: str | Path = "results") -> dict[str, Answer]:
 
 
 def read(results_dir: str | Path = "results") -> tuple[dict[str, Answer], list[str]]:
-    """The answers, and a line for each row that could not be used: an old run may know claims that are no more."""
+    """The answers, and a line for each row that could not be used: an old run may know claims that are no more.
+
+    Runs at scale smoke do not count.
+    """
     from nestlab import results
 
     found: dict[str, Answer] = {}
     ignored: list[str] = []
     runs = results.list_runs(results_dir)
     for row in runs[runs["status"] == "ok"].iloc[::-1].to_dict("records"):
-        if (Path(row["path"]) / "tables" / f"{TABLE}.parquet").is_file():
+        if (Path(row["path"]) / "tables" / f"{TABLE}.parquet").is_file() and not _is_smoke(row):
             for answer in _of_run(row, ignored):
                 found.setdefault(answer.claim_id, answer)
     return found, ignored
+
+
+def _is_smoke(row: dict[str, Any]) -> bool:
+    """A run at smoke shows that a notebook works; it is too small to answer anything."""
+    params = row.get("params")
+    return isinstance(params, dict) and params.get("scale") == "smoke"
 
 
 def _line(answer: Answer) -> dict[str, str]:
