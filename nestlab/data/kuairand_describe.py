@@ -26,7 +26,7 @@ def tables(rows: pa.Table, columns: dict[str, pa.Array], manifest: dict[str, Any
         "labels": pd.DataFrame([_label(name, log) for name in LABELS]),
         "tabs": _tabs(log),
         "dense": pd.DataFrame([statistics.dense(n, pa.chunked_array([columns[n]])) for n in DENSE_NAMES]),
-        "categorical": pd.DataFrame([_categorical(n, columns[n]) for n in FEATURES]),
+        "categorical": pd.DataFrame([statistics.categorical(n, pa.chunked_array([columns[n]])) for n in FEATURES]),
         "words": pd.DataFrame(_words(manifest), columns=["column", "word", "rows"]),
     }
 
@@ -107,14 +107,6 @@ def _tabs(log: dict[str, np.ndarray]) -> pd.DataFrame:
     )
     by_tab["share"] /= len(frame)
     return by_tab.sort_values("share", ascending=False).reset_index()
-
-
-def _categorical(name: str, column: pa.Array) -> dict[str, object]:
-    """As for any column; a list counts each of its values, and is missing as a whole."""
-    if not pa.types.is_list(column.type):
-        return statistics.categorical(name, pa.chunked_array([column]))
-    values = statistics.categorical(name, pa.chunked_array([column.flatten()]))
-    return {**values, "missing": column.null_count / len(column)}
 
 
 def _words(manifest: dict[str, Any]) -> list[tuple[str, str, int]]:

@@ -111,7 +111,7 @@ def read_table(path: Path | None, form: TableFormat, block_bytes: int) -> Featur
     """Reads a feature table; `None` stands for a file that is not there, and gives a table without rows.
 
     Raises:
-        UserError: the file cannot be read, or its header is another one.
+        UserError: the file cannot be read, its header is another one, or none of its rows is good.
     """
     if path is None:
         return FeatureTable(form.schema.empty_table())
@@ -134,6 +134,9 @@ def read_table(path: Path | None, form: TableFormat, block_bytes: int) -> Featur
         tables.append(table)
         numbers.append(places)
     read.table = _first_of_each(pa.concat_tables(tables).combine_chunks(), numbers, read.rejects)
+    if read.rows_in and not read.table.num_rows:
+        first = read.rejects[0]
+        raise UserError(f"{path}: none of its {read.rows_in:,} rows can be read (line {first.line}: {first.reason})")
     read.words = {name: dict(count.most_common()) for name, count in counts.items() if len(count) <= _FEW}
     return read
 

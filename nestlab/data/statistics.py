@@ -22,7 +22,9 @@ def dense(name: str, column: pa.ChunkedArray) -> dict[str, object]:
 
 
 def categorical(name: str, column: pa.ChunkedArray) -> dict[str, object]:
-    counts = pc.value_counts(column.drop_null()).field("counts").to_numpy()
+    """Of a column of ids, or of lists of ids: then every id counts, and a list is missing as a whole."""
+    values = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+    counts = pc.value_counts(values.drop_null()).field("counts").to_numpy()
     present = int(counts.sum())
     return {
         "column": name,
