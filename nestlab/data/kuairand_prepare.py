@@ -84,8 +84,8 @@ def prepare_kuairand(
         "rows": rows,
         "options": asdict(options),
     }
-    build = _Build(name, survey, inputs, options, progress)
-    return prepare_folder(name, root, identity, lambda folder: {**build.run(folder), "rows_wanted": rows})
+    build = _Build(name, survey, inputs, rows, options, progress)
+    return prepare_folder(name, root, identity, build.run)
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class _Build:
     name: str
     survey: Survey
     inputs: list[tuple[Path, FileIdentity]]
+    rows: int | None
     options: KuaiRandOptions
     progress: Progress
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class _Build:
         (folder / "spool.arrow").unlink()
         return {
             "inputs": [{**self.files[path.name], **asdict(identity)} for path, identity in self.inputs],
-            "options": asdict(self.options),
+            "options": {**asdict(self.options), "rows": self.rows},
             **self._account(len(order), copies, of_logs),
             **counts,
             "rejected_in_tables": dict(sorted(of_tables.reasons.items())),
