@@ -137,19 +137,45 @@ class Loader:
 
     def _shuffled(self, epoch: int) -> Iterator[Batch]:
         order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+        gathered = Gatherer(self._table)
         for i in range(self._count):
             rows_b = order[i * self.batch_size : (i + 1) * self.batch_size] + self._start
-            yield self._collate(gather(self._table, rows_b))
+            yield self._collate(gathered(rows_b))
+
+
+class Gatherer:
+    """Fetches scattered rows of a table."""
+
+    # Each chunk that a request touches costs a call a column; a request that touches more goes through the table.
+    _FEW_CHUNKS = 64
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._chunks = table.to_batches()
+        self._ends = np.cumsum([len(chunk) for chunk in self._chunks], dtype=np.int64)
+
+    def __call__(self, rows_b: np.ndarray) -> pa.Table:
+        """The rows `rows_b` [B] int64, in that order, each column in one chunk."""
+        # Fetched in the order of storage, for the sake of the page cache, then put into the order asked for.
+        by_place = np.argsort(rows_b, kind="stable")
+        back = np.empty_like(by_place)
+        back[by_place] = np.arange(len(by_place))
+        return self._sorted(rows_b[by_place]).combine_chunks().take(pa.array(back))
+
+    def _sorted(self, rows_b: np.ndarray) -> pa.Table:
+        borders = np.searchsorted(rows_b, self._ends)
+        touched = np.flatnonzero(np.diff(borders, prepend=0))
+        if len(touched) > self._FEW_CHUNKS:
+            return self._table.take(pa.array(rows_b))
+        starts = np.concatenate([[0], borders])
+        firsts = np.concatenate([[0], self._ends])
+        parts = [self._chunks[c].take(pa.array(rows_b[starts[c] : borders[c]] - firsts[c])) for c in touched]
+        return pa.Table.from_batches(parts, self._table.schema)
 
 
 def gather(table: pa.Table, rows_b: np.ndarray) -> pa.Table:
-    """The rows `rows_b` [B] int64, in that order."""
-    # Fetched in the order of storage, for the sake of the page cache, then put into the order asked for.
-    by_place = np.argsort(rows_b, kind="stable")
-    fetched = table.take(pa.array(rows_b[by_place])).combine_chunks()
-    back = np.empty_like(by_place)
-    back[by_place] = np.arange(len(by_place))
-    return fetched.take(pa.array(back))
+    """The rows `rows_b` [B] int64 of a table, in that order."""
+    return Gatherer(table)(rows_b)
 
 
 def array_of(rows: pa.Table, name: str) -> pa.Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from nestlab.data.loader import gather
+from nestlab.data.loader import Gatherer
 
 CHUNK = 1 << 19
 
@@ -37,5 +37,6 @@ class Spool:
 
 def in_order(table: pa.Table, order: np.ndarray, chunk: int = CHUNK) -> Iterator[tuple[int, pa.Table]]:
     """The rows `order` [n] int64 of a table, `chunk` at a time, each piece with the place of its first row."""
+    gathered = Gatherer(table)
     for start in range(0, len(order), chunk):
-        yield start, gather(table, order[start : start + chunk])
+        yield start, gathered(order[start : start + chunk])
