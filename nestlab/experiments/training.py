@@ -7,6 +7,7 @@ from typing import Any
 
 from nestlab import results
 from nestlab.tracing import summary, write_chrome_trace
+from nestlab.tracing.memory import totals
 from nestlab.training import Recipe, TrainOptions, assemble, export_model
 
 
@@ -39,10 +40,13 @@ def _train(recipe: Recipe, run: results.Run) -> None:
     run.table("steps", history.steps_frame())
     run.table("evaluations", history.evaluations_frame())
     run.table("metrics", history.metrics_frame())
+    memory = recipe.memory(trace)
+    run.table("memory", memory)
     final = history.evaluations[-1]
     rate = history.samples / history.train_seconds
     step_ms = summary(trace).get("step_ms_median")
     run.summary(auc=final["auc"], log_loss=final["log_loss"], ne=final["ne"], samples_per_s=rate, step_ms=step_ms)
+    run.summary(**totals(memory))
     print(f"{history.samples:,} samples in {history.train_seconds:.1f} s: {rate:,.0f} samples/s", flush=True)
 
 

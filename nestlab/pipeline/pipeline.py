@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from nestlab.batch import Batch
-from nestlab.device import synchronise
+from nestlab.device import peak_bytes, synchronise
 from nestlab.embedding import embed
 from nestlab.exchange import LocalTransport, Transport
 from nestlab.models import RecModel
@@ -19,6 +20,10 @@ from nestlab.pipeline.schedule import Action, Key, Lane, Schedule, Stage
 from nestlab.pipeline.step import StepOutput, TrainStep
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
+from nestlab.tracing.memory import COUNT_EVERY, Ends, account
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Pipeline:
@@ -119,6 +124,13 @@ class Pipeline:
             meta={"schedule": self.schedule.name, "how": "measured", **(meta or {})},
         )
 
+    def memory(self, trace: Trace) -> pd.DataFrame:
+        """Peak bytes by kind and in all (see `nestlab.tracing.memory.account`); `trace` is this pipeline's."""
+        device = self._step.device
+        allocator = None if device.type == "cpu" else peak_bytes(device)
+        tables = sum(self.model.embedding.nbytes().values())
+        return account(trace, Ends(tables, self._step.dense_bytes(), allocator))
+
     def _advance(self) -> StepOutput | None:
         if self._broken:
             raise RuntimeError(f"this pipeline stopped at an error ({self._broken}); make a new one")
@@ -129,11 +141,18 @@ class Pipeline:
         self._guarded(action, self._step.perform)
 
     def _recorded(self, action: Action) -> None:
+        recorder, step, key = self.recorder, self._step, action.key
+        if not recorder.wants(key.batch):
+            step.counts_activations = False
+            self._perform(action)
+            return
+        step.counts_activations = (key.batch - recorder.first_batch) % COUNT_EVERY == 0
         start = time.perf_counter_ns()
-        nbytes = self._guarded(action, self._step.perform)
-        synchronise(self._step.device)  # one thread, one stream: without it an event would time the launch alone
-        key = action.key
-        self.recorder.record(action.lane, key.stage, key.batch, key.part, start, time.perf_counter_ns(), nbytes)
+        nbytes = self._guarded(action, step.perform)
+        synchronise(step.device)  # one thread, one stream: without it an event would time the launch alone
+        end = time.perf_counter_ns()
+        recorder.record(action.lane, key.stage, key.batch, key.part, start, end, nbytes)
+        recorder.sample(key.batch, end, step.in_use())
 
     def _guarded(self, action: Action, perform: Callable[[Action], int]) -> int:
         """An error names the stage and the batch, and the pipeline does not go on from half a step."""

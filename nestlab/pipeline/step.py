@@ -7,7 +7,8 @@ at another batch: when it may run is the schedule's affair.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from nestlab.exchange import Transport
 from nestlab.models import DenseOutput, RecModel
 from nestlab.pipeline.executors import EndOfData
 from nestlab.pipeline.schedule import Action, Stage
+from nestlab.tracing.activations import SavedBytes
+from nestlab.tracing.memory import InUse
 
 
 class MissingInput(RuntimeError):
@@ -27,7 +30,10 @@ class MissingInput(RuntimeError):
 
 @dataclass
 class InFlight:
-    """What exists of a batch between its LOAD and its RELEASE."""
+    """What exists of a batch between its LOAD and its RELEASE.
+
+    The `…_bytes` are what it holds now, kept by the stages as they go: adding them up costs less than asking tensors.
+    """
 
     raw: Batch | None = None
     info: StepInfo | None = None
@@ -40,19 +46,15 @@ class InFlight:
     row_grads: list[Tensor] | None = None
     summed_row_grads: list[Tensor] | None = None
     reduced: Tensor | None = None
+    batch_bytes: int = 0
+    activation_bytes: int = 0
+    exchange_bytes: int = 0
 
     def need(self, name: str) -> Any:
         value = getattr(self, name)
         if value is None:
             raise MissingInput(f"'{name}' is not there yet: an edge of the schedule is missing")
         return value
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that this batch holds on the host or device, for the memory account."""
-        values = [getattr(self, f.name) for f in fields(self)]
-        tensors = [t for v in values if isinstance(v, list) for t in v]
-        return sum(t.nbytes for t in tensors) + sum(b.nbytes for b in (self.raw, self.inputs) if b is not None)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,10 @@ class StepOutput:
 
 @dataclass
 class TrainStep:
-    """The stages over the batches in flight."""
+    """The stages over the batches in flight.
+
+    `counts_activations` makes FORWARD count what autograd keeps; the last count then stands for later batches.
+    """
 
     model: RecModel
     optimizer: torch.optim.Optimizer
@@ -76,9 +81,11 @@ class TrainStep:
     source: Iterator[Batch] | None = None
     flight: dict[int, InFlight] = field(default_factory=dict)
     outputs: dict[int, StepOutput] = field(default_factory=dict)
+    counts_activations: bool = False
 
     def __post_init__(self) -> None:
         self._prepared = -1
+        self._activations = 0
         self._parameters = [p for p in self.model.dense.parameters() if p.requires_grad]
         self._do: dict[Stage, Callable[[int], int | None]] = {
             Stage.LOAD: self.load,
@@ -98,29 +105,51 @@ class TrainStep:
         """Runs one action; the bytes it moved (0 where it moves none)."""
         return self._do[action.key.stage](action.key.batch) or 0
 
+    def in_use(self) -> InUse:
+        """Bytes held now, by kind. Cheap enough to ask after every action: integers are added up."""
+        batches = activations = exchange = 0
+        for b in list(self.flight.values()):  # a copy: other lanes may load meanwhile
+            batches += b.batch_bytes
+            activations += b.activation_bytes
+            exchange += b.exchange_bytes
+        store = self.model.embedding
+        buffers = getattr(store.tier, "nbytes", 0)  # Direct has no device tier
+        return InUse(sum(store.nbytes().values()), buffers, batches, activations, exchange)
+
+    def dense_bytes(self) -> int:
+        """Weights of the dense part, as many gradients, and what the optimizer keeps."""
+        state = [value for kept in self.optimizer.state.values() for value in kept.values()]
+        tensors = [*self.model.dense.parameters(), *self._parameters, *(v for v in state if isinstance(v, Tensor))]
+        return sum(tensor.nbytes for tensor in tensors)
+
     def load(self, t: int) -> int:
         assert self.source is not None
         batch = next(self.source, None)
         if batch is None:
             raise EndOfData(t)
         # The step number travels with the batch: an optimizer must not ask a counter that later batches advance.
-        self.flight[t] = InFlight(raw=batch, info=StepInfo(number=t + 1))
-        return batch.nbytes
+        nbytes = batch.nbytes
+        self.flight[t] = InFlight(raw=batch, info=StepInfo(number=t + 1), batch_bytes=nbytes)
+        return nbytes
 
     def h2d(self, t: int) -> int:
         b = self._batch(t)
         b.inputs = b.need("raw").to(self.device, non_blocking=True)
-        return b.inputs.nbytes if self.device.type != "cpu" else 0
+        moved = b.inputs.nbytes if self.device.type != "cpu" else 0  # on the CPU it is the same memory
+        b.batch_bytes += moved
+        return moved
 
     def route(self, t: int) -> None:
         b = self._batch(t)
         b.routed = self.route_batch(b.need("raw"))
+        b.batch_bytes += sum(group.keys.ids.nbytes + group.positions.nbytes for group in b.routed)
 
     def prepare(self, t: int) -> None:
         b = self._batch(t)
         if t <= self._prepared:  # the tier's protocol: what is inserted, and where, depends on the batches before
             raise MissingInput(f"batch {t} comes after batch {self._prepared}: an edge of the schedule is missing")
         b.residency = self.model.embedding.prepare([group.keys for group in b.need("routed")], batch=t)
+        b.batch_bytes += sum(rows.nbytes for rows in b.residency.rows)
         self._prepared = t
 
     def emb_exchange(self, t: int) -> int:
@@ -128,23 +157,34 @@ class TrainStep:
         b.rows = self.gather(b.need("residency"))
         for rows in b.rows:
             rows.requires_grad_()
-        return sum(rows.nbytes for rows in b.rows)
+        nbytes = sum(rows.nbytes for rows in b.rows)
+        b.exchange_bytes += nbytes
+        return nbytes
 
     def forward(self, t: int) -> None:
         b = self._batch(t)
         inputs = b.need("inputs")
-        b.output = self.model.dense(inputs, embed(b.need("rows"), b.need("routed"), inputs.size))
-        b.loss = weighted_mean(b.output.losses, b.inputs)
+        with self._counting(b) as saved:
+            b.output = self.model.dense(inputs, embed(b.need("rows"), b.need("routed"), inputs.size))
+            b.loss = weighted_mean(b.output.losses, b.inputs)
+        if saved is not None:
+            self._activations = saved.nbytes
+        b.activation_bytes = self._activations
 
     def backward(self, t: int) -> None:
         b = self._batch(t)
         b.need("loss").backward()
         b.row_grads = [rows.grad if rows.grad is not None else torch.zeros_like(rows) for rows in b.need("rows")]
+        b.activation_bytes = 0  # autograd has let go of them
+        b.exchange_bytes += sum(grads.nbytes for grads in b.row_grads)
 
     def grad_exchange(self, t: int) -> int:
         b = self._batch(t)
         b.summed_row_grads = [grads.cpu() for grads in b.need("row_grads")]
-        return sum(grads.nbytes for grads in b.summed_row_grads)
+        nbytes = sum(grads.nbytes for grads in b.summed_row_grads)
+        if self.device.type != "cpu":  # on the CPU they are the row gradients themselves
+            b.exchange_bytes += nbytes
+        return nbytes
 
     def dense_reduce(self, t: int) -> int:
         b = self._batch(t)
@@ -152,6 +192,7 @@ class TrainStep:
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._parameters]
         flat = torch.cat([g.reshape(-1) for g in grads]) if grads else torch.empty(0)
         b.reduced = self.transport.all_reduce(flat)
+        b.exchange_bytes += flat.nbytes
         return flat.nbytes if self.transport.world_size > 1 else 0
 
     def update(self, t: int) -> None:
@@ -174,6 +215,15 @@ class TrainStep:
         """The rows of a batch's unique keys, [U, dim] a group, on the compute device."""
         groups = range(len(self.model.embedding.groups))
         return [self.model.embedding.gather(residency, g).to(self.device, non_blocking=True) for g in groups]
+
+    def _counting(self, b: InFlight) -> SavedBytes | nullcontext:
+        """Counts what autograd saves, but for what other kinds of the account hold already."""
+        if not self.counts_activations:
+            return nullcontext()
+        inputs = [value for value in vars(b.inputs).values() if isinstance(value, Tensor)]
+        places = [group.positions for group in b.need("routed")]
+        dense = self.model.dense
+        return SavedBytes([*dense.parameters(), *dense.buffers(), *b.need("rows"), *inputs, *places])
 
     def _batch(self, t: int) -> InFlight:
         if t not in self.flight:

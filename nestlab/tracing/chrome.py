@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from nestlab.tracing.exposed import exposed_stretches
-from nestlab.tracing.trace import COMPUTE, Event, Key, Trace
+from nestlab.tracing.trace import COMPUTE, Event, Key, Sample, Trace
 
 FORMAT = 1
 NS_PER_US = 1000
 STEP_CATEGORY = "user_annotation"  # torch.profiler's word for a range that is not an action
+SAMPLE_CATEGORY = "sample"  # counters that the trace holds; the others are derived from its events
 Json = dict[str, Any]
 
 
@@ -63,7 +64,8 @@ def chrome_json(trace: Trace, compute_lane: str = COMPUTE) -> Json:
             *_steps(trace, compute_lane),
             *_actions(trace, compute_lane),
             *_arrows(trace),
-            *_counters(trace),
+            *_bytes_moving(trace),
+            *_samples(trace),
         ],
     }
 
@@ -83,7 +85,9 @@ def read_chrome_trace(path: str | Path) -> Trace:
     actions = [e for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] != STEP_CATEGORY]
     events = tuple(_event(action, own["lanes"], own["origin_ns"]) for action in actions)
     edges = tuple((events[source].key, events[target].key) for source, target in own["edges"])
-    return Trace(events, edges, tuple(own["lanes"]), own["meta"])
+    counted = [e for e in content["traceEvents"] if e["ph"] == "C" and e.get("cat") == SAMPLE_CATEGORY]
+    counters = tuple(_sample(reading, own["origin_ns"]) for reading in counted)
+    return Trace(events, edges, tuple(own["lanes"]), own["meta"], counters)
 
 
 def _event(action: Json, lanes: list[str], origin_ns: int) -> Event:
@@ -92,6 +96,11 @@ def _event(action: Json, lanes: list[str], origin_ns: int) -> Event:
     args = action["args"]
     lane = lanes[action["tid"] - 1]
     return Event(action["pid"], lane, action["name"], args["batch"], args["part"], start, end, args["bytes"])
+
+
+def _sample(reading: Json, origin_ns: int) -> Sample:
+    time_ns = origin_ns + round(reading["ts"] * NS_PER_US)
+    return Sample(reading["pid"], reading["name"], time_ns, tuple(reading["args"].items()))
 
 
 def _place(trace: Trace, event: Event) -> Json:
@@ -158,7 +167,14 @@ def _arrows(trace: Trace) -> Iterator[Json]:
         yield {"ph": "f", "bp": "e", **common, **_place(trace, target), "ts": _us(trace, target.start_ns)}
 
 
-def _counters(trace: Trace) -> Iterator[Json]:
+def _samples(trace: Trace) -> Iterator[Json]:
+    """What the trace's counters read; a viewer draws one stacked track a name."""
+    for sample in trace.counters:
+        at = {"ph": "C", "cat": SAMPLE_CATEGORY, "pid": sample.rank, "tid": 0, "name": sample.name}
+        yield {**at, "ts": _us(trace, sample.time_ns), "args": dict(sample.values)}
+
+
+def _bytes_moving(trace: Trace) -> Iterator[Json]:
     """Bytes of the actions at work, a series a lane: shows when a link or a bus is in use, and with how much."""
     for rank in trace.ranks:
         moving = [event for event in trace.events if event.rank == rank and event.nbytes]

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nestlab.tracing.trace import Edge, Event, Key, Trace
+from nestlab.tracing.memory import COUNTER, InUse
+from nestlab.tracing.trace import Edge, Event, Key, Sample, Trace
 
 Name = tuple[str, int, int]  # (stage, batch, part): an action, whatever the rank
 Predecessors = Callable[[str, int, int], Iterable[Name]]
@@ -51,7 +52,7 @@ class Recorder:
         anchor: one moment on the wall clock and on `time.perf_counter_ns`; taken now by default.
     """
 
-    __slots__ = ("_append", "_first", "_raw", "_stop", "anchor", "rank")
+    __slots__ = ("_append", "_append_sample", "_first", "_raw", "_samples", "_stop", "anchor", "rank")
 
     def __init__(
         self, first_batch: int = 0, batches: int | None = 64, rank: int = 0, anchor: Anchor | None = None
@@ -62,11 +63,18 @@ class Recorder:
         self._stop = float("inf") if batches is None else first_batch + batches
         self._raw: list[tuple[str, str, int, int, int, int, int]] = []
         self._append = self._raw.append  # looked up once, not once an event
+        self._samples: list[tuple[int, InUse]] = []
+        self._append_sample = self._samples.append
         self.rank = rank
         self.anchor = anchor or Anchor.now()
 
     def __len__(self) -> int:
         return len(self._raw)
+
+    @property
+    def first_batch(self) -> int:
+        """The first batch whose events are kept."""
+        return self._first
 
     def wants(self, batch: int) -> bool:
         """Whether events of this batch are kept: a caller may skip reading the clock where they are not."""
@@ -77,9 +85,15 @@ class Recorder:
         if self._first <= batch < self._stop:
             self._append((lane, stage, batch, part, start_ns, end_ns, nbytes))
 
+    def sample(self, batch: int, time_ns: int, in_use: InUse) -> None:
+        """Keeps the bytes in use after an action of this batch, if the batch lies in the window."""
+        if self._first <= batch < self._stop:
+            self._append_sample((time_ns, in_use))
+
     def clear(self) -> None:
         """Forgets what was recorded; the window stays."""
         self._raw.clear()
+        self._samples.clear()
 
     def trace(self, predecessors: Predecessors, lanes: Sequence[str], meta: Mapping[str, Any]) -> Trace:
         """The trace so far: events by start, and the edges between recorded events.
@@ -95,11 +109,19 @@ class Recorder:
         edges = tuple(edge for event in events for edge in self._edges_into(event, predecessors, known))
         all_lanes = tuple(dict.fromkeys([str(lane) for lane in lanes] + [event.lane for event in events]))
         anchors = {str(self.rank): self.anchor._asdict()}
-        return Trace(events, edges, all_lanes, {**meta, "anchors": anchors})
+        return Trace(events, edges, all_lanes, {**meta, "anchors": anchors}, tuple(self._counters()))
 
     def _events(self) -> Iterable[Event]:
         for lane, stage, *rest in list(self._raw):  # a copy: other lanes may still be recording
             yield Event(self.rank, str(lane), str(stage), *rest)  # str: an enumeration's member becomes a plain string
+
+    def _counters(self) -> Iterable[Sample]:
+        """The readings in order of time, each that differs from the one before."""
+        last = None
+        for time_ns, in_use in sorted(self._samples):
+            if in_use != last:
+                yield Sample(self.rank, COUNTER, time_ns, in_use.by_kind)
+            last = in_use
 
     def _edges_into(self, event: Event, predecessors: Predecessors, known: set[Key]) -> Iterable[Edge]:
         for stage, batch, part in predecessors(event.stage, event.batch, event.part):

@@ -41,6 +41,15 @@ class Event(NamedTuple):
         return self.end_ns - self.start_ns
 
 
+class Sample(NamedTuple):
+    """What a counter read at one moment: `values` are (series, amount), in drawing order."""
+
+    rank: int
+    name: str
+    time_ns: int
+    values: tuple[tuple[str, int], ...]
+
+
 class Step(NamedTuple):
     """From the end of the previous batch's last compute action to the end of this one's."""
 
@@ -59,12 +68,14 @@ class Trace:
         edges: (source, target): the source ended before the target could begin.
         lanes: every lane that an event names, and those that stayed empty.
         meta: JSON values only (it is brought into that form here, so that a trace equals its file's).
+        counters: readings beside the events, such as bytes by kind (`nestlab.tracing.memory`).
     """
 
     events: tuple[Event, ...]
     edges: tuple[Edge, ...]
     lanes: tuple[str, ...]
     meta: dict[str, Any]
+    counters: tuple[Sample, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "meta", json.loads(json.dumps(self.meta, allow_nan=False)))
@@ -102,12 +113,14 @@ class Trace:
 
     def only(self, *ranks: int) -> Trace:
         """The part that concerns these ranks."""
-        return self._keep(event for event in self.events if event.rank in ranks)
+        counters = (sample for sample in self.counters if sample.rank in ranks)
+        return self._keep((event for event in self.events if event.rank in ranks), counters)
 
     def between(self, start_ns: int, end_ns: int) -> Trace:
         """What ran in [start_ns, end_ns); an event that reaches beyond is cut there."""
         inside = [e for e in self.events if e.start_ns < end_ns and (e.end_ns > start_ns or e.start_ns >= start_ns)]
-        return self._keep(e._replace(start_ns=max(e.start_ns, start_ns), end_ns=min(e.end_ns, end_ns)) for e in inside)
+        cut = (e._replace(start_ns=max(e.start_ns, start_ns), end_ns=min(e.end_ns, end_ns)) for e in inside)
+        return self._keep(cut, (sample for sample in self.counters if start_ns <= sample.time_ns < end_ns))
 
     def steady(self, compute_lane: str = COMPUTE) -> Trace:
         """Without the first step of every rank and what follows its last one.
@@ -119,7 +132,7 @@ class Trace:
         if not spans or any(len(steps) < 2 for steps in spans):
             return self
         cut = [self.only(s[0].rank).between(s[0].end_ns, s[-1].end_ns) for s in spans]
-        return self._keep(event for trace in cut for event in trace.events)
+        return self._keep((e for part in cut for e in part.events), (c for part in cut for c in part.counters))
 
     def step_spans(self, rank: int, compute_lane: str = COMPUTE) -> list[Step]:
         """A rank's steps, end to end: each ends with its batch's last compute action; the first begins the span."""
@@ -155,11 +168,11 @@ class Trace:
         frame["duration_ms"] = (end - start) / NS_PER_MS
         return frame
 
-    def _keep(self, events: Iterable[Event]) -> Trace:
+    def _keep(self, events: Iterable[Event], counters: Iterable[Sample]) -> Trace:
         kept = tuple(events)
         keys = {event.key for event in kept}
         edges = tuple(edge for edge in self.edges if edge[0] in keys and edge[1] in keys)
-        return replace(self, events=kept, edges=edges)
+        return replace(self, events=kept, edges=edges, counters=tuple(counters))
 
 
 def merge(traces: Sequence[Trace]) -> Trace:
@@ -171,17 +184,18 @@ def merge(traces: Sequence[Trace]) -> Trace:
     if not traces:
         raise ValueError("no traces to merge")
     zero = _clock_offset(traces[0])
-    events, edges = [], []
+    events, edges, counters = [], [], []
     for trace in traces:
         offset = _clock_offset(trace)
         shift = 0 if zero is None or offset is None else offset - zero
         events += [e._replace(start_ns=e.start_ns + shift, end_ns=e.end_ns + shift) for e in trace.events]
         edges += trace.edges
+        counters += [sample._replace(time_ns=sample.time_ns + shift) for sample in trace.counters]
     lanes = tuple(dict.fromkeys(lane for trace in traces for lane in trace.lanes))
     anchors = {rank: anchor for trace in traces for rank, anchor in trace.meta.get("anchors", {}).items()}
     # After the shift one anchor holds for all.
     meta = {**traces[0].meta, "anchors": dict.fromkeys(anchors, next(iter(anchors.values()), None))}
-    return Trace(tuple(events), tuple(edges), lanes, meta)
+    return Trace(tuple(events), tuple(edges), lanes, meta, tuple(counters))
 
 
 def _clock_offset(trace: Trace) -> int | None:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+import pandas as pd
 import torch
 
 from nestlab import data, device
@@ -88,6 +89,10 @@ class Recipe:
 
     def trace(self) -> Trace:
         return self.pipeline.trace({"dataset": self.dataset.info.title})
+
+    def memory(self, trace: Trace) -> pd.DataFrame:
+        """Peak bytes by kind: columns kind, peak_bytes, how_obtained; `trace` is this recipe's."""
+        return self.pipeline.memory(trace)
 
 
 def assemble(options: TrainOptions) -> Recipe:
