@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nestlab import paths
 from nestlab.notebook import kernel, processes
-from nestlab.results.run import ADOPT
+from nestlab.results.starting import ADOPT
 
 TICK_SECONDS = 1.0
 
@@ -31,13 +32,15 @@ SHORT_SPIN = {"GOMP_SPINCOUNT": "1000"}
 class Worker:
     """One papermill worker for one run folder. Use as a context manager: leaving it ends every process of the run."""
 
-    def __init__(self, folder: Path, kernel_name: str) -> None:
+    def __init__(self, folder: Path, kernel_name: str, notebook: Path) -> None:
+        self._notebook = notebook.resolve()
         self._token = uuid.uuid4().hex
         self._private = kernel.private_folder()
         self._reader, writer = os.pipe()
         if kernel_name == kernel.DEFAULT:
             kernel.describe_own(self._private)
         extra = kernel.environment(self._private) | {ADOPT: str(folder), processes.TOKEN: self._token}
+        extra[paths.NOTEBOOK] = str(self._notebook)
         extra |= {name: value for name, value in SHORT_SPIN.items() if name not in os.environ}
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             self._process = subprocess.Popen(
@@ -52,9 +55,9 @@ class Worker:
         os.close(writer)
         self._request = {"kernel": kernel_name, "private": str(self._private), "events": writer}
 
-    def execute(self, notebook: Path, output: Path, values: dict[str, Any]) -> None:
+    def execute(self, output: Path, values: dict[str, Any]) -> None:
         """Sends the request. Standard input stays open: its end would tell the worker that nobody waits."""
-        request = self._request | {"input": str(notebook), "output": str(output), "parameters": values}
+        request = self._request | {"input": str(self._notebook), "output": str(output), "parameters": values}
         with contextlib.suppress(BrokenPipeError):  # the worker is dead already; its exit status will say so
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()

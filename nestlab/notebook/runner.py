@@ -20,7 +20,7 @@ from nestlab import results
 from nestlab.notebook import kernel, parameters
 from nestlab.notebook.child import Terminated, Worker, sigterm_interrupts, uninterrupted
 from nestlab.notebook.progress import Progress, cell_names
-from nestlab.results import manifest
+from nestlab.results import executed, manifest
 
 EXIT = {"ok": 0, "failed": 1, "killed": 1, "timeout": 124}
 
@@ -91,7 +91,7 @@ def _start(request: Request, notebook: dict[str, Any], values: dict[str, Any]) -
     seed = params.get("seed") if isinstance(params.get("seed"), int) else None
     started = results.start(experiment, params, results_dir=request.results_dir, seed=seed, via="nestlab run")
     digest = hashlib.sha256(request.notebook.read_bytes()).hexdigest()
-    manifest.update(started.path, {"notebook": {"path": str(request.notebook), "sha256": digest}})
+    manifest.update(started.path, {"notebook": {"path": str(request.notebook.resolve()), "sha256": digest}})
     return started
 
 
@@ -99,9 +99,9 @@ def _attempt(request: Request, folder: Path, values: dict[str, Any], progress: P
     deadline = None if request.timeout is None else time.monotonic() + request.timeout
     last: dict[str, Any] = {}
     code = None
-    with Worker(folder, request.kernel) as worker:
+    with Worker(folder, request.kernel, request.notebook) as worker:
         try:
-            worker.execute(request.notebook.resolve(), folder / "notebook.ipynb", values)
+            worker.execute(folder / executed.NAME, values)
             for event in worker.events(deadline):
                 if event is None:
                     progress.tick()

@@ -7,7 +7,8 @@ watches a run stays quick.
 from __future__ import annotations
 
 from nestlab.results.manifest import HOW, STATUSES
-from nestlab.results.run import Run, start
+from nestlab.results.run import Run
+from nestlab.results.starting import start
 from nestlab.results.store import LoadedRun, list_runs, load
 
 __all__ = ["HOW", "STATUSES", "LoadedRun", "Run", "list_runs", "load", "start"]
