@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 # Before torch is loaded: its threads would spin while they wait for each other, and tests run beside other work.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process they start: those
+# whose answer to Ctrl-C is tested must be able to hear it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("NESTLAB_TEST_DATA", PROJECT.parent / "shared" / "data"))
