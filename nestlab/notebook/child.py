@@ -16,17 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nestlab import paths
+from nestlab import paths, threads
 from nestlab.notebook import kernel, processes
 from nestlab.results.starting import ADOPT
 
 TICK_SECONDS = 1.0
-
-
-# GNU OpenMP's threads spin while they wait for each other, which beside one other busy process on two cores makes a
-# training step three to ten times slower. A short spin gives up about a sixth of the speed on an idle machine and keeps
-# several notebooks at once from standing still (docs/log.md, 2026-11-29). What the user has set stays.
-SHORT_SPIN = {"GOMP_SPINCOUNT": "1000"}
 
 
 class Worker:
@@ -41,7 +35,7 @@ class Worker:
             kernel.describe_own(self._private)
         extra = kernel.environment(self._private) | {ADOPT: str(folder), processes.TOKEN: self._token}
         extra[paths.NOTEBOOK] = str(self._notebook)
-        extra |= {name: value for name, value in SHORT_SPIN.items() if name not in os.environ}
+        extra |= threads.short_spin()
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "nestlab.notebook.worker"],
