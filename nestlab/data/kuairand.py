@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -61,24 +61,32 @@ class KuaiRand(Dataset):
         return Joiner(*(_open_arrow(self.prepared.folder / f"{role}.arrow") for role in (USERS, VIDEOS)))
 
     def batches(
-        self, split: str, batch_size: int, *, label: str = "is_click", history: int = 0, **order: Any
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        label: str = "is_click",
+        history: int = 0,
+        sequences: Sequence[str] = SEQUENCE_FEATURES,
+        **order: Any,
     ) -> Loader:
         """A loader over `split`.
 
         Args:
             label: one of `kuairand_batches.LABELS`: is_click, long_view, is_like, …
-            history: the user's newest events before a sample, at most so many, as the features `sequence_features`;
-                0, the default: none. Events of a held-out sample may lie in the training split: they are earlier.
+            history: the user's newest events before a sample, at most so many; 0, the default: none. Those of a
+                held-out sample may lie in the training split: they are earlier.
+            sequences: which of `sequence_features` tell the history.
             order: shuffle, seed, drop_last, limit; see Loader.
 
         Raises:
             UserError: an unknown split or label, a number out of range.
         """
-        collate = RankCollator(self.joiner, Events(self.prepared.folder), Reading(label, history))
+        collate = RankCollator(self.joiner, Events(self.prepared.folder), Reading(label, history, tuple(sequences)))
         return Loader(self.table, collate, self.rows(split), batch_size, **order)
 
     def describe(self, sample: int) -> dict[str, pd.DataFrame]:
-        """As Dataset's, and more: `time`, `labels`, `tabs`, `files`, `words`; see `kuairand_describe`."""
+        """As Dataset's, and more: `time`, `plays`, `labels`, `tabs`, `words`, and `files` for `inputs`; see `kuairand_describe`."""
         rows = self.table.slice(0, sample)
         return {
             "dataset": self._overview(rows, "is_click"),

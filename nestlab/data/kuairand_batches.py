@@ -43,16 +43,20 @@ class Reading:
     Attributes:
         label: one of LABELS.
         history: how many of the user's newest events before the sample a batch holds at most; 0: no sequences.
+        sequences: which of SEQUENCE_FEATURES; a model takes those that it has tables for.
     """
 
     label: str = "is_click"
     history: int = 0
+    sequences: tuple[str, ...] = SEQUENCE_FEATURES
 
     def __post_init__(self) -> None:
         if self.label not in LABELS:
             raise UserError(f"label='{self.label}': choose one of {', '.join(LABELS)}")
         if self.history < 0:
             raise UserError(f"history={self.history}: choose 0 or more events")
+        if unknown := set(self.sequences) - set(SEQUENCE_FEATURES):
+            raise UserError(f"sequences {', '.join(sorted(unknown))}: choose from {', '.join(SEQUENCE_FEATURES)}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class RankCollator:
 
     def __init__(self, joiner: Joiner, events: Events, reading: Reading) -> None:
         self._joiner, self._events, self._reading = joiner, events, reading
-        self.features = FEATURES + (SEQUENCE_FEATURES if reading.history else ())
+        self.features = FEATURES + (reading.sequences if reading.history else ())
 
     def __call__(self, rows: pa.Table) -> Batch:
         columns = self._joiner.columns(rows)
@@ -106,9 +110,13 @@ class RankCollator:
         """The values [n] int64 of each sequence feature, and the lengths [B] that they share."""
         place_b, seen_b = (array_of(rows, name).to_numpy() for name in ("place", "seen"))
         run = histories.last(place_b, seen_b, self._reading.history)
-        now = np.repeat(array_of(rows, "time_ms").to_numpy(), run.lengths)
-        videos, actions = self._events["video_id"][run.index], self._events["action"][run.index].astype(np.int64)
-        return [videos, actions, now - self._events["time_ms"][run.index]], run.lengths
+        time_b = array_of(rows, "time_ms").to_numpy()
+        made = {
+            "hist_video_id": lambda: self._events["video_id"][run.index],
+            "hist_action": lambda: self._events["action"][run.index].astype(np.int64),
+            "hist_gap_ms": lambda: np.repeat(time_b, run.lengths) - self._events["time_ms"][run.index],
+        }
+        return [made[name]() for name in self._reading.sequences], run.lengths
 
 
 def _take(table: pa.Table, names: tuple[str, ...], position_b: pa.Array) -> dict[str, pa.Array]:

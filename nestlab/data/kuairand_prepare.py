@@ -24,6 +24,7 @@ from nestlab.data.identity import FileIdentity, identify
 from nestlab.data.kuairand_files import RANDOM, STANDARD, USERS, VIDEOS, Survey
 from nestlab.data.kuairand_format import HEADER, SCHEMA, action_mask, parse_block, row_hashes
 from nestlab.data.kuairand_tables import USER_TABLE, VIDEO_TABLE, FeatureTable, TableFormat, data_lines, read_table
+from nestlab.data.positions import Finder
 from nestlab.data.prepare import (
     HOPELESS,
     Prepared,
@@ -210,7 +211,7 @@ class _Build:
     ) -> dict[str, Any]:
         """Writes everything that a data set is opened from; what was counted on the way."""
         at = histories.places(user_n[order])
-        finders = [_Finder(read.table) for read in features]
+        finders = [Finder(read.table) for read in features]
         for role, read in zip((USERS, VIDEOS), features, strict=True):
             write_arrow(folder / f"{role}.arrow", read.table)
         events = EventsWriter(folder, len(order))
@@ -261,35 +262,7 @@ def write_arrow(path: Path, table: pa.Table) -> None:
         writer.write_table(table.combine_chunks())
 
 
-class _Finder:
-    """Finds the position of ids in a feature table; counts rows without one."""
-
-    def __init__(self, table: pa.Table) -> None:
-        keys = table.column(0).to_numpy()
-        self._order = np.argsort(keys, kind="stable")
-        self._keys = keys[self._order]
-        self.absent = 0
-        self._known = np.zeros(len(keys), bool)
-        self._unknown = np.zeros(0, np.int64)
-
-    @property
-    def distinct(self) -> int:
-        """How many different ids were looked up."""
-        return int(self._known.sum()) + len(self._unknown)
-
-    def positions(self, ids_n: np.ndarray) -> np.ndarray:
-        """[n] int32; −1 where the table has no such row."""
-        at = np.minimum(np.searchsorted(self._keys, ids_n), max(len(self._keys) - 1, 0))
-        found = self._keys[at] == ids_n if len(self._keys) else np.zeros(len(ids_n), bool)
-        position = np.full(len(ids_n), -1, np.int32)
-        position[found] = self._order[at[found]]
-        self._known[position[found]] = True
-        self._unknown = np.union1d(self._unknown, ids_n[~found])
-        self.absent += int((~found).sum())
-        return position
-
-
-def _with_positions(rows: pa.Table, piece: Places, finders: list[_Finder]) -> pa.Table:
+def _with_positions(rows: pa.Table, piece: Places, finders: list[Finder]) -> pa.Table:
     ids = (rows.column("user_id").to_numpy(), rows.column("video_id").to_numpy())
     added = [finder.positions(column) for finder, column in zip(finders, ids, strict=True)]
     arrays = [*rows.columns, *(pa.array(values) for values in (*added, piece.place, piece.seen))]

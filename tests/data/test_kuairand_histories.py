@@ -9,6 +9,7 @@ from test_kuairand_log import ids_of
 
 import nestlab.data as data
 from nestlab.data import histories
+from nestlab.errors import UserError
 
 
 def made_histories(batch):
@@ -87,6 +88,17 @@ def test_features_of_a_batch_with_and_without_history(made):
     assert (beside.dense == without.dense).all()
     n = len(without.ids)
     assert (beside.ids[:n] == without.ids).all()
+
+
+def test_only_the_sequences_asked_for(made):
+    dataset, rows = made
+    (batch,) = dataset.batches("all", 500, history=4, sequences=["hist_gap_ms", "hist_video_id"])
+    assert batch.features == (*dataset.features, "hist_gap_ms", "hist_video_id")
+    expected = oracle.histories(rows, 4)
+    assert ids_of(batch, "hist_gap_ms") == [[gap for _, _, gap in h] for h in expected]
+    assert ids_of(batch, "hist_video_id") == [[video for video, _, _ in h] for h in expected]
+    with pytest.raises(UserError, match="hist_mood"):
+        dataset.batches("all", 5, history=4, sequences=["hist_mood"])
 
 
 def test_micro_batches_keep_histories(made):
