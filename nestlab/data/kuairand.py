@@ -86,7 +86,7 @@ class KuaiRand(Dataset):
         return Loader(self.table, collate, self.rows(split), batch_size, **order)
 
     def describe(self, sample: int) -> dict[str, pd.DataFrame]:
-        """As Dataset's, and more: `time`, `plays`, `labels`, `tabs`, `words`, and `files` for `inputs`; see `kuairand_describe`."""
+        """As Dataset's, with `files` for `inputs`, and `time`, `plays`, `labels`, `tabs`, `words` beside."""
         rows = self.table.slice(0, sample)
         return {
             "dataset": self._overview(rows, "is_click"),
