@@ -1,4 +1,4 @@
-"""`nestlab results list` and `show`: the run store."""
+"""`nestlab results`: list, show, compare, export, prune and index the runs of the store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from nestlab.cli import results_compare, results_upkeep
 from nestlab.cli.text import aligned
 
 _STATED = (
@@ -24,28 +25,42 @@ _STATED = (
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser("results", help="list and show runs")
-    commands = parser.add_subparsers(dest="results_command", metavar="list|show", required=True)
+    parser = subparsers.add_parser("results", help="list, show, compare, export and prune runs")
+    commands = parser.add_subparsers(dest="results_command", metavar="COMMAND", required=True)
     listing = commands.add_parser("list", help="all runs, oldest first")
     show = commands.add_parser("show", help="one run: its manifest and its tables")
     show.add_argument("run", metavar="RUN", help="a run's folder, or the beginning of its id")
     for command in (listing, show):
-        command.add_argument("--results", metavar="DIR", default="results", help="default: results")
+        add_folder(command)
         command.add_argument("--json", action="store_true", help="one JSON value on standard output")
     listing.set_defaults(main=main_list)
     show.set_defaults(main=main_show)
+    results_compare.add_parsers(commands, add_folder)
+    results_upkeep.add_parsers(commands, add_folder)
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    help_text = "default: results, here or in the project's folder"
+    parser.add_argument("--results", metavar="DIR", default=None, help=help_text)
+
+
+def folder(args: argparse.Namespace) -> str:
+    """The folder of all runs: as named, else where notebooks write by default."""
+    from nestlab import paths
+
+    return args.results if args.results is not None else str(paths.results_dir())
 
 
 def main_list(args: argparse.Namespace) -> int:
     from nestlab import results
     from nestlab.results.manifest import plain
 
-    frame = results.list_runs(args.results)
+    frame = results.list_runs(folder(args))
     rows = [{key: _missing(value) for key, value in row.items()} for row in frame.to_dict("records")]
     if args.json:
         print(json.dumps(plain(rows)))
     elif not rows:
-        print(f"no runs in {args.results}")
+        print(f"no runs in {folder(args)}")
     else:
         header = ["run", "status", "experiment", "dataset", "how", "key figures", "seconds"]
         print(aligned([header, *(_line(row) for row in rows)]))
@@ -55,7 +70,7 @@ def main_list(args: argparse.Namespace) -> int:
 def main_show(args: argparse.Namespace) -> int:
     from nestlab import results
 
-    loaded = results.load(args.run, args.results)
+    loaded = results.load(args.run, folder(args))
     if args.json:
         print(json.dumps({**loaded.manifest, "path": str(loaded.path), "tables": loaded.tables}))
         return 0

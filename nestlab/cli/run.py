@@ -12,26 +12,29 @@ def add_parser(subparsers) -> None:
     parser = subparsers.add_parser("run", help="run one notebook", description=(__doc__ or "").partition(": ")[2])
     parser.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     parser.add_argument("-p", "--parameter", metavar="NAME=VALUE", action="append", default=[], dest="given")
-    parser.add_argument("--results", metavar="DIR", type=Path, default=Path("results"), help="default: results")
+    help_text = "default: results, here or in the project's folder"
+    parser.add_argument("--results", metavar="DIR", type=Path, default=None, help=help_text)
     parser.add_argument("--timeout", metavar="SECONDS", type=float, help="for the whole notebook; default: none")
     parser.add_argument("--kernel", metavar="NAME", default="python3", help="default: this interpreter's")
     parser.set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:
-    from nestlab import notebook
+    from nestlab import notebook, paths
 
     if args.timeout is not None and args.timeout <= 0:
         raise UserError(f"--timeout {args.timeout:g} leaves no time: give a number of seconds above 0")
-    request = notebook.Request(args.notebook, _pairs(args.given), args.results, args.timeout, args.kernel)
+    results = args.results if args.results is not None else paths.results_dir()
+    request = notebook.Request(args.notebook, pairs(args.given), results, args.timeout, args.kernel)
     return notebook.run(request)
 
 
-def _pairs(given: list[str]) -> dict[str, str]:
-    pairs = {}
+def pairs(given: list[str], option: str = "-p") -> dict[str, str]:
+    """`name=value` words, the way they are given to an option."""
+    found = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UserError(f"-p {text} is not of the form name=value")
-        pairs[name.strip()] = value
-    return pairs
+            raise UserError(f"{option} {text} is not of the form name=value")
+        found[name.strip()] = value
+    return found

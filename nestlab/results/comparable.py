@@ -1,0 +1,77 @@
+"""Which runs may stand side by side: the same data, read alike, split alike, judged alike, and all of them finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nestlab.errors import UserError
+from nestlab.results.store import LoadedRun
+
+# Parameters that say how a key figure is taken. They are no settings: with another value it is another figure.
+PROTOCOL_PARAMS = ("split", "protocol", "convention", "ranking", "negatives")
+
+
+def check(runs: Sequence[LoadedRun]) -> None:
+    """Refuses runs that do not compare.
+
+    Raises:
+        UserError: one has not ended well, or two differ in data, convention, split or protocol; which and how.
+    """
+    for run in runs:
+        status = run.manifest.get("status")
+        if status != "ok":
+            reason = run.manifest.get("exception")
+            raise UserError(f"run {run.id} is no result: {status}{f' ({reason})' if reason else ''}; leave it out")
+    for what, read in _FACTS:
+        _same(runs, what, read)
+
+
+def _same(runs: Sequence[LoadedRun], what: str, read: Any) -> None:
+    first = read(runs[0].manifest)
+    for run in runs[1:]:
+        other = read(run.manifest)
+        if other != first:
+            told = f"{runs[0].id} has {_shown(first)}, {run.id} has {_shown(other)}"
+            raise UserError(f"these runs do not compare: their {what} differs: {told}{_hint(runs[0], run, what)}")
+
+
+def _data(content: Mapping[str, Any]) -> tuple[Any, Any]:
+    dataset = content.get("dataset") or {}
+    return dataset.get("id"), dataset.get("fingerprint")
+
+
+def _of_dataset(name: str) -> Any:
+    return lambda content: (content.get("dataset") or {}).get(name)
+
+
+def _protocol(content: Mapping[str, Any]) -> dict[str, Any]:
+    params = content.get("params") or {}
+    return (content.get("protocol") or {}) | {name: params[name] for name in PROTOCOL_PARAMS if name in params}
+
+
+_FACTS = (
+    ("experiment", lambda content: content.get("experiment")),
+    ("data", _data),
+    ("data's convention", _of_dataset("convention")),
+    ("split", _of_dataset("split")),
+    ("protocol", _protocol),
+)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):  # a name and a fingerprint
+        name, fingerprint = value
+        return "no data set recorded" if name is None else f"{name} {str(fingerprint)[:12]}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={item}" for name, item in value.items()) or "none stated"
+    return "none stated" if value is None else str(value)
+
+
+def _hint(one: LoadedRun, other: LoadedRun, what: str) -> str:
+    """A twin that is made from the run's own seed is other data for every seed, which its name does not say."""
+    same_name = what == "data" and _data(one.manifest)[0] == _data(other.manifest)[0]
+    synthetic = (one.manifest.get("dataset") or {}).get("kind") == "synthetic"
+    if same_name and synthetic and one.manifest.get("seed") != other.manifest.get("seed"):
+        return " (the synthetic rows were made from each run's own seed)"
+    return ""

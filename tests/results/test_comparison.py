@@ -1,0 +1,191 @@
+"""Means, spreads and intervals against scipy's; and what does not compare is refused with the reason."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from made_runs import REAL, TWIN, amend, finished, two_settings
+from scipy import stats
+
+from nestlab import results
+from nestlab.errors import UserError
+from nestlab.results import intervals
+
+
+def compared(folder, *names, question=None, **selection):
+    chosen = results.select(results.Selection(names, **selection), folder)
+    return results.compare(chosen, question)
+
+
+def test_three_seeds_each_of_two_settings(tmp_path):
+    two_settings(tmp_path)
+    made = compared(tmp_path)
+    assert made.parameters == ("lr",) and list(made.table["metric"]) == ["auc", "auc"]
+    first, second = made.table.to_dict("records")
+    one, two = np.array([0.5, 0.6, 0.7]), np.array([0.61, 0.70, 0.79])
+    for row, sample in ((first, one), (second, two)):
+        assert (row["n"], row["mean"], row["sd"]) == (
+            3,
+            pytest.approx(sample.mean()),
+            pytest.approx(sample.std(ddof=1)),
+        )
+        assert (row["low"], row["high"]) == pytest.approx(
+            stats.t.interval(0.95, 2, loc=sample.mean(), scale=stats.sem(sample))
+        )
+    paired = stats.ttest_rel(two, one).confidence_interval(0.95)
+    assert second["difference"] == pytest.approx(0.1) and second["pairing"] == "paired, 3 seeds"
+    assert (second["diff_low"], second["diff_high"]) == pytest.approx((paired.low, paired.high))
+    assert math.isnan(first["difference"])
+    assert made.caption == "quickstart · criteo-synth (SYNTHETIC, 100 rows) · measured" and made.notes == ()
+
+
+def test_seeds_that_are_not_shared_count_as_independent():
+    one, two = {0: 0.5, 1: 0.6, 2: 0.7}, {3: 0.8, 4: 1.0, 5: 0.75}
+    found = intervals.of_difference(one, two)
+    welch = stats.ttest_ind(list(two.values()), list(one.values()), equal_var=False).confidence_interval(0.95)
+    assert found.kind == "unpaired" and (found.low, found.high) == pytest.approx((welch.low, welch.high))
+    equal = intervals.of_difference({0: 1.0, 1: 1.0}, {2: 1.0, 3: 1.0})
+    assert (equal.mean, equal.low, equal.high) == (0, 0, 0)
+
+
+def test_a_bootstrap_is_near_and_always_the_same():
+    values = list(np.random.default_rng(1).normal(5, 1, 200))
+    first, again = intervals.of_mean(values, "bootstrap"), intervals.of_mean(values, "bootstrap")
+    assert first == again and (first.low, first.high) == pytest.approx(
+        stats.t.interval(0.95, 199, loc=np.mean(values), scale=stats.sem(values)), abs=0.02
+    )
+
+
+def test_the_interval_holds_what_it_promises():
+    """Of 2,000 samples of three, about 95 % of the intervals hold the mean they were drawn from."""
+    generator = np.random.default_rng(7)
+    found = [intervals.of_mean(sample) for sample in generator.normal(2, 3, (2000, 3))]
+    held = np.mean([estimate.low <= 2 <= estimate.high for estimate in found])
+    assert abs(held - 0.95) < 0.015
+
+
+def test_one_seed_has_no_interval_and_says_so(tmp_path):
+    finished(tmp_path, {"lr": 0.1}, 0, auc=0.5)
+    finished(tmp_path, {"lr": 0.2}, 0, auc=0.6)
+    made = compared(tmp_path)
+    assert made.table[["sd", "low", "high", "diff_low", "diff_high"]].isna().all(axis=None)
+    assert made.table["difference"][1] == pytest.approx(0.1)
+    assert made.notes == ("every setting has one seed only: no interval",)
+
+
+def test_the_same_seed_twice_counts_once(tmp_path):
+    for auc in (0.5, 0.9):
+        finished(tmp_path, {"lr": 0.1}, 0, auc=auc)
+    finished(tmp_path, {"lr": 0.1}, 1, auc=0.7)
+    made = compared(tmp_path)
+    (row,) = made.table.to_dict("records")
+    assert (row["n"], row["mean"], row["setting"]) == (2, pytest.approx(0.8), "all runs")
+    assert made.notes == ("older runs of the same setting and seed left out: 1",)
+
+
+def test_where_files_lie_is_no_setting(tmp_path):
+    finished(tmp_path, {"lr": 0.1, "data_root": "datasets"}, 0, auc=0.5)
+    finished(tmp_path, {"lr": 0.1, "data_root": "../datasets"}, 1, auc=0.6)
+    assert compared(tmp_path).table["n"].tolist() == [2]
+
+
+def test_by_takes_what_follows_from_it(tmp_path):
+    for scale, batch in (("smoke", 128), ("quick", 512)):
+        for seed in (0, 1):
+            finished(tmp_path, {"scale": scale, "batch": batch, "lr": 0.1}, seed, auc=0.5 + seed)
+    question = results.Question(by=("scale",), metrics=("auc",))
+    assert compared(tmp_path, question=question).table["scale"].tolist() == ["smoke", "quick"]
+    finished(tmp_path, {"scale": "quick", "batch": 512, "lr": 0.2}, 0, auc=0.5)
+    with pytest.raises(UserError, match=r"also differ in lr: add --by or choose runs with --where"):
+        compared(tmp_path, question=question)
+    assert len(compared(tmp_path, where={"lr": "0.10"}).table) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"dataset": REAL}, r"their data differs: \S+ has criteo-synth ffffffffffff, \S+ has criteo-1tb aaaaaaaaaaaa"),
+        ({"dataset": TWIN | {"fingerprint": "e" * 64}}, r"made from each run's own seed"),
+        ({"dataset": None}, r"no data set recorded"),
+        ({"dataset": TWIN | {"convention": "raw"}}, r"convention differs: \S+ has none stated, \S+ has raw"),
+        ({"dataset": TWIN | {"split": "by day"}}, r"split differs"),
+        ({"protocol": {"ranking": "sampled", "k": 10}}, r"protocol differs: .* has ranking=sampled, k=10"),
+        ({"params": {"lr": 0.1, "split": "random"}}, r"protocol differs: .* has split=random"),
+        ({"experiment": "other"}, r"experiment differs"),
+        ({"status": "failed", "exception": "1 / 0"}, r"is no result: failed \(1 / 0\); leave it out"),
+        ({"status": "killed"}, r"is no result: killed; leave it out"),
+        ({"status": "running"}, r"is no result: running"),
+    ],
+)
+def test_what_does_not_compare_is_refused_in_one_line(tmp_path, changes, reason):
+    first = finished(tmp_path, {"lr": 0.1}, 0, auc=0.5)
+    other = finished(tmp_path, {"lr": 0.1}, 1, auc=0.6)
+    amend(other, **changes)
+    with pytest.raises(UserError, match=reason) as caught:
+        compared(tmp_path, first.id, other.id)
+    assert "\n" not in str(caught.value)
+
+
+def test_how_a_figure_was_obtained_is_a_setting(tmp_path):
+    finished(tmp_path, {"lr": 0.1}, 0, auc=0.5)
+    amend(finished(tmp_path, {"lr": 0.1}, 0, auc=0.6), how="simulated cluster")
+    made = compared(tmp_path)
+    assert made.table["how"].tolist() == ["measured", "simulated cluster"] and "simulated cluster" in made.caption
+
+
+def test_failed_runs_are_not_chosen_and_other_machines_are_noted(tmp_path):
+    runs = two_settings(tmp_path)
+    amend(runs[0], status="killed")
+    amend(runs[1], cpu="another", packages={"torch": "0"})
+    made = compared(tmp_path)
+    assert made.table["n"].tolist() == [2, 3] and made.table["pairing"][1] == "paired, 2 seeds"
+    assert made.notes == ("the runs also differ in package versions, processor",)
+
+
+def test_errors_name_what_there_is(tmp_path):
+    with pytest.raises(UserError, match="no finished runs in"):
+        compared(tmp_path)
+    finished(tmp_path, {"lr": 0.1}, 0, auc=0.5)
+    with pytest.raises(UserError, match="at least two runs: there is one"):
+        compared(tmp_path)
+    finished(tmp_path, {"lr": 0.1}, 1, auc=0.5)
+    for kind, message in [
+        ({"question": results.Question(metrics=("acu",))}, "no numeric key figure 'acu': there is auc"),
+        ({"question": results.Question(by=("x",))}, "no parameter 'x' to compare by"),
+        ({"question": results.Question(method="z")}, "choose one of t, bootstrap"),
+        ({"where": {"x": "1"}}, "no run has a parameter 'x': there is lr"),
+        ({"where": {"lr": "7"}}, "has lr=7"),
+        ({"experiment": "none"}, "no finished run of experiment 'none'"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            compared(tmp_path, **kind)
+    results.start("other", {}, results_dir=tmp_path).finish()
+    with pytest.raises(UserError, match="--experiment takes one of other, quickstart"):
+        compared(tmp_path)
+
+
+def test_one_table_over_many_runs(tmp_path):
+    runs = [finished(tmp_path, {"lr": 0.1}, seed, auc=0.5) for seed in (3, 4)]
+    results.start("other", {}, results_dir=tmp_path).finish()
+    amend(finished(tmp_path, {"lr": 0.1}, 5, auc=0.5), status="failed")
+    frame = results.table_over_runs("steps", results_dir=tmp_path)
+    assert frame["run_id"].tolist() == [run.id for run in runs for _ in range(2)]
+    assert frame["seed"].tolist() == [3, 3, 4, 4] == frame["seed_"].tolist()
+    assert frame["step"].tolist() == [1, 2, 1, 2] and set(frame["dataset"]) == {"criteo-synth"}
+    assert list(frame.columns)[-3:] == ["step", "seed_", "loss"]
+    everything = results.table_over_runs("steps", results_dir=tmp_path, statuses=("ok", "failed"))
+    assert len(everything) == 6
+    with pytest.raises(UserError, match=r"no run of experiment 'other' in .* has a table 'steps'"):
+        results.table_over_runs("steps", experiment="other", results_dir=tmp_path)
+
+
+def test_tables_of_other_columns_are_joined_by_name(tmp_path):
+    import pandas as pd
+
+    for frame in (pd.DataFrame({"a": [1]}), pd.DataFrame({"b": ["x"], "a": [2.5]})):
+        with results.start("train", {}, results_dir=tmp_path) as run:
+            run.table("t", frame)
+    joined = results.table_over_runs("t", results_dir=tmp_path)
+    assert joined["a"].tolist() == [1.0, 2.5] and joined["b"][1] == "x" and pd.isna(joined["b"][0])
