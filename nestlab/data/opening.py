@@ -28,8 +28,9 @@ def open_dataset(
         name: criteo-1tb, criteo-kaggle, criteo-synth, or criteo: the first of these three that is there; kuairand-pure,
             kuairand-1k, kuairand-27k, kuairand-synth, or kuairand: the first of these four.
         root: the folder with the raw files.
-        rows: real data: only the first so many rows of the files; None is all. The twin: how many to make, 100,000 by default.
-        seed: of the twin.
+        rows: real data: only the first so many rows of the files; None is all. A twin: how many to make, 100,000 by
+            default.
+        seed: of a twin.
         options: how raw files are prepared; KuaiRandOptions has more of them.
         prepared: the folder for prepared data; None: NESTLAB_PREPARED, or the default place.
         file: one raw file to read in place of those that the name stands for; a relative path may start at `root`.
@@ -40,9 +41,7 @@ def open_dataset(
     """
     source = resolve(name, Path(root))
     if file is not None and name != source.name:
-        raise UserError(
-            f"file={file}: say which format it has by a full name, e.g. criteo-kaggle, in place of '{name}'"
-        )
+        raise UserError(f"file={file}: say which format it has: criteo-kaggle, say, in place of '{name}'")
     request = Request(
         root=Path(root),
         rows=rows,
