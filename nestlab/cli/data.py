@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from nestlab.errors import UserError
+
 
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser("data", help="prepare, describe and synthesise data sets")
@@ -12,12 +14,16 @@ def add_parser(subparsers) -> None:
     prepare = commands.add_parser("prepare", help="raw files to Parquet, once")
     prepare.add_argument("name", metavar="NAME")
     prepare.add_argument("--file", metavar="F", type=Path, help="the raw file; default: found under the root")
+    prepare.add_argument(
+        "--duplicates", choices=("keep", "drop"), help="KuaiRand: copies of a row; default: keep"
+    )
+    prepare.add_argument("--logs", choices=("standard", "random", "both"), help="KuaiRand; default: standard")
     describe = commands.add_parser("describe", help="statistics of a data set")
     describe.add_argument("name", metavar="NAME")
     for command in (prepare, describe):
         command.add_argument("--root", metavar="DIR", type=Path, default=Path("datasets"), help="default: datasets")
     synth = commands.add_parser("synth", help="write a synthetic twin in the exact file format")
-    synth.add_argument("kind", metavar="KIND", choices=("criteo",), help="criteo")
+    synth.add_argument("kind", metavar="KIND", choices=("criteo", "kuairand"), help="criteo or kuairand")
     synth.add_argument("--rows", metavar="N", type=int, required=True)
     synth.add_argument("--seed", metavar="S", type=int, default=0)
     synth.add_argument("--out", metavar="DIR", type=Path, required=True)
@@ -29,7 +35,7 @@ def add_parser(subparsers) -> None:
 def main_prepare(args: argparse.Namespace) -> int:
     from nestlab.data import commands
 
-    info = commands.prepare(args.name, args.root, file=args.file).info
+    info = commands.prepare(args.name, args.root, file=args.file, options=_options(args)).info
     print(f"{info.title}\n{info.rows:,} rows, fingerprint {info.fingerprint[:16]}")
     for name, count in info.counts.items():
         print(f"{name}: {count:,}")
@@ -51,6 +57,16 @@ def main_synth(args: argparse.Namespace) -> int:
     for path in commands.synth(args.kind, args.out, args.rows, args.seed):
         print(path)
     return 0
+
+
+def _options(args: argparse.Namespace):
+    """KuaiRand's options where any is given; None leaves a data set its defaults."""
+    from nestlab.data import KuaiRandOptions
+
+    given = {name: value for name in ("duplicates", "logs") if (value := getattr(args, name)) is not None}
+    if given and not args.name.startswith("kuairand"):
+        raise UserError(f"--{next(iter(given))} is an option of KuaiRand, which '{args.name}' is not")
+    return KuaiRandOptions(**given) if given else None
 
 
 def _upright(frame):

@@ -1,0 +1,34 @@
+"""`nestlab data` from the outside: twins of both kinds, options of one kind only."""
+
+from __future__ import annotations
+
+import pytest
+
+from nestlab import cli
+
+
+@pytest.fixture(autouse=True)
+def _prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("NESTLAB_PREPARED", str(tmp_path / "prepared"))
+
+
+@pytest.mark.parametrize("kind", ["criteo", "kuairand"])
+def test_a_twin_is_written_prepared_and_described_as_synthetic(kind, tmp_path, capsys):
+    assert cli.main(["data", "synth", kind, "--rows", "500", "--out", str(tmp_path / "raw")]) == 0
+    assert cli.main(["data", "prepare", f"{kind}-synth", "--root", str(tmp_path / "raw")]) == 0
+    assert cli.main(["data", "describe", f"{kind}-synth", "--root", str(tmp_path / "raw")]) == 0
+    assert capsys.readouterr().out.count("SYNTHETIC") >= 2
+
+
+def test_options_of_kuairand_are_refused_elsewhere(capsys):
+    assert cli.main(["data", "prepare", "criteo-synth", "--duplicates", "drop"]) == 2
+    assert "--duplicates is an option of KuaiRand" in capsys.readouterr().err
+
+
+@pytest.mark.data
+def test_copies_can_be_dropped(real_data, capsys):
+    assert cli.main(["data", "prepare", "kuairand-pure", "--root", str(real_data), "--duplicates", "drop"]) == 0
+    lines = dict(line.split(": ") for line in capsys.readouterr().out.splitlines() if ": " in line)
+    counts = {name: int(value.replace(",", "")) for name, value in lines.items() if value.replace(",", "").isdigit()}
+    assert counts["rows_in"] == 229_329
+    assert counts["rows_out"] == 229_329 - 5_470  # 10 copies in the first file, 5,460 in the second
