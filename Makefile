@@ -22,7 +22,7 @@ TORCHREC := $(BIN)/python -m nestlab.interop.install
 .PHONY: help reproduce test test-full lab bench torchrec clean
 
 help:
-	@echo 'make reproduce [SCALE=quick] [DATA=datasets]   every notebook, results under results/'
+	@echo 'make reproduce [SCALE=quick] [DATA=datasets]   every notebook, results/index.html over all runs'
 	@echo 'make test        ruff, pytest, every notebook at scale smoke'
 	@echo 'make test-full   the same with the slow tests'
 	@echo 'make lab         JupyterLab on the notebooks'
@@ -66,6 +66,7 @@ reproduce: $(CORE)
 	  if [ $$status -ge 128 ]; then exit $$status; fi; \
 	  if [ $$status -ne 0 ]; then failed="$$failed $$notebook"; fi; \
 	done; \
+	$(BIN)/nestlab results index; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi; \
 	$(BIN)/nestlab results list
 

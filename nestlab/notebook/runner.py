@@ -74,6 +74,7 @@ def run(request: Request) -> int:
             raise
         with uninterrupted():
             _seal(started, verdict, progress)
+    _show_all(request.results_dir)
     return verdict.exit_code
 
 
@@ -150,6 +151,14 @@ def _seal(started: results.Run, verdict: Verdict, progress: Progress) -> None:
         print(
             f"nestlab: {verdict.status}: {verdict.reason}; see {_shown(started.path / 'stderr.log')}", file=sys.stderr
         )
+
+
+def _show_all(results_dir: Path) -> None:
+    """Brings the page over all runs up to date. A run is what it is, whether that succeeds or not."""
+    try:
+        results.write_index(results_dir)
+    except Exception as error:
+        print(f"nestlab: the page over all runs was not written: {error}", file=sys.stderr)
 
 
 def _shown(path: Path) -> str:
