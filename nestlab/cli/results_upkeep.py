@@ -25,6 +25,7 @@ def add_parsers(commands, add_folder: Callable[[argparse.ArgumentParser], None])
 
 
 def main_prune(args: argparse.Namespace) -> int:
+    from nestlab import results
     from nestlab.cli.results import folder
     from nestlab.cli.text import aligned
     from nestlab.results import prune
@@ -42,6 +43,7 @@ def main_prune(args: argparse.Namespace) -> int:
         print("nothing removed")
         return 1
     print(f"{len(prune.remove(folder(args), found))} removed")
+    results.write_index(folder(args))  # the page must not link to what is gone
     return 0
 
 

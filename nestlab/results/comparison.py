@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Where a run's files lie says nothing of what was computed: the data's fingerprint is compared instead.
 _NO_SETTING = {"seed", "results", "data_root", *comparable.PROTOCOL_PARAMS}
 NONE_DIFFERS = "all runs"
+_STATISTICS = ("metric", "n", "mean", "sd", "low", "high", "difference", "diff_low", "diff_high", "pairing")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +79,9 @@ def compare(runs: Sequence[LoadedRun], question: Question | None = None) -> Comp
     groups, left_out = _grouped(runs, parameters)
     metrics = _metrics(runs, question.metrics)
     rows = [row for name in metrics for row in _rows(name, groups, question.method)]
-    columns = ["metric", *(parameters or ["setting"]), "n", "mean", "sd", "low", "high"]
-    frame = pandas.DataFrame(rows, columns=[*columns, "difference", "diff_low", "diff_high", "pairing"])
+    # A parameter may have the name of a statistic.
+    settings = [f"{name} (parameter)" if name in _STATISTICS else name for name in parameters] or ["setting"]
+    frame = pandas.DataFrame(rows, columns=["metric", *settings, *_STATISTICS[1:]])
     return Comparison(frame, caption(runs), tuple(_notes(runs, groups, left_out)), tuple(parameters))
 
 

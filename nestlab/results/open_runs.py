@@ -5,6 +5,7 @@ Only in a kernel: a program may hold as many runs open as it likes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,8 @@ def opened(run: Run) -> None:
     for earlier, its_cell in list(_open):
         again = its_cell.name == cell.name and its_cell.execution != cell.execution
         if again and earlier.manifest["experiment"] == run.manifest["experiment"]:
-            earlier.finish("killed", exception=f"superseded by {run.id}: its cell was run again")
+            with _its_folder_may_be_gone():
+                earlier.finish("killed", exception=f"superseded by {run.id}: its cell was run again")
     _open.append((run, cell))
     _watch()
 
@@ -64,4 +66,10 @@ def _after_cell(result: Any) -> None:
     if error is None:
         return
     for run, _ in list(_open):
-        run.cell_failed(error)
+        with _its_folder_may_be_gone():
+            run.cell_failed(error)
+
+
+def _its_folder_may_be_gone() -> contextlib.AbstractContextManager[None]:
+    """Somebody has removed an open run's folder: there is nothing left that could say `running`."""
+    return contextlib.suppress(OSError, ValueError)

@@ -189,3 +189,10 @@ def test_tables_of_other_columns_are_joined_by_name(tmp_path):
             run.table("t", frame)
     joined = results.table_over_runs("t", results_dir=tmp_path)
     assert joined["a"].tolist() == [1.0, 2.5] and joined["b"][1] == "x" and pd.isna(joined["b"][0])
+
+
+def test_a_parameter_may_have_the_name_of_a_statistic(tmp_path):
+    for n in (1, 2):
+        finished(tmp_path, {"n": n, "mean": [n]}, 0, auc=0.5)
+    made = compared(tmp_path)
+    assert made.table["n (parameter)"].tolist() == [1, 2] and made.table["n"].tolist() == [1, 1]
