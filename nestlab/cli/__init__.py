@@ -8,10 +8,10 @@ import signal
 import sys
 from typing import Any
 
-from nestlab.cli import bench, claims, data, doctor, results, run, techniques, train
+from nestlab.cli import bench, claims, data, doctor, results, run, techniques, trace, train
 from nestlab.errors import UserError
 
-COMMANDS = (train, run, results, claims, data, doctor, bench, techniques)
+COMMANDS = (train, run, results, trace, claims, data, doctor, bench, techniques)
 
 
 def main(argv: list[str] | None = None) -> int:
