@@ -78,7 +78,7 @@ def latex(frame: pandas.DataFrame, title: str, notes: list[str]) -> str:
     """A `table` environment; it needs \\usepackage{booktabs}."""
     header, cells, numeric = _cells(frame, _escaped_latex)
     columns = "".join("r" if right else "l" for right in numeric)
-    text = ". ".join(_escaped_latex(part) for part in [title, *notes])
+    text = ". ".join(_escaped_latex(part[:1].upper() + part[1:]) for part in [title, *notes])
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",

@@ -72,7 +72,7 @@ def test_export_of_a_comparison(call, tmp_path):
     assert text.startswith("**quickstart · criteo-synth (SYNTHETIC, 100 rows) · measured**\n\n| metric | lr | n |")
     assert "| --- | ---: | ---: |" in text and "[0.3516, 0.8484]" in text
     latex = call("export", "compare", "--format", "latex")
-    assert r"\caption{quickstart $\cdot$ criteo-synth (SYNTHETIC, 100 rows) $\cdot$ measured." in latex
+    assert r"\caption{Quickstart $\cdot$ criteo-synth (SYNTHETIC, 100 rows) $\cdot$ measured." in latex
     assert r"95 \% interval" in latex and r"\begin{tabular}{lrrrrrrrl}" in latex
 
 

@@ -144,10 +144,10 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
 
 PROBE = """
 <script>addEventListener("load", () => {
+  const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   const select = document.querySelector("select[name=experiment]");
   select.value = "evil"; select.dispatchEvent(new Event("change", {bubbles: true}));
   const shown = [...document.querySelectorAll(".run")].filter((run) => run.checkVisibility()).length;
-  const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   document.documentElement.setAttribute("data-probe", [document.title, shown, wide].join("|"));
 });</script>"""
 

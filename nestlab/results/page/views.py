@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -43,7 +44,8 @@ class RunView:
         name = str(self.dataset.get("title") or self.dataset.get("id") or "no data recorded")
         if self.synthetic:
             return name if "synthetic" in name.lower() else f"{name} (SYNTHETIC)"
-        return f"{name}, real data" if self.data_kind == "real" else name
+        unsaid = self.data_kind == "real" and not re.search(r"\breal\b", name.lower())
+        return f"{name}, real data" if unsaid else name
 
     @property
     def data_kind(self) -> str:
