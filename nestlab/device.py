@@ -19,7 +19,10 @@ def resolve(name: str = "auto") -> torch.device:
     accelerator = accelerator_type()
     if name == "auto":
         return torch.device(accelerator or "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device '{name}' is not known; use device=auto, device=cpu or, say, device=cuda:0") from None
     if device.type != "cpu" and device.type != accelerator:
         has = f"this machine's accelerator is '{accelerator}'" if accelerator else "this machine has no accelerator"
         raise UserError(f"device '{name}' cannot be used: {has}; use device=auto or device=cpu")
