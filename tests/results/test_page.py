@@ -18,6 +18,7 @@ from nestlab import results
 from nestlab.errors import UserError
 from nestlab.results import page
 from nestlab.results.page.sparkline import HEIGHT, WIDTH, sparkline
+from nestlab.results.page.views import shown as words_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
@@ -107,6 +108,24 @@ def test_a_sparkline_stays_in_its_frame(values):
     numbers = [tuple(map(float, pair.split(","))) for pair in re.findall(r"[\d.]+,[\d.]+", drawn)]
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in numbers)
     assert "nan" not in drawn and "a &amp; b" in drawn and len(numbers) == (len(values) if len(values) > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("peak_bytes", 727875584, "694.2 MiB"),
+        ("peak_bytes", 1000, "1,000"),
+        ("rows", 5000, "5,000"),
+        ("auc", 0.712345, "0.7123"),
+        ("rate", 123456.7, "123,457"),
+        ("on", True, "true"),
+        ("no", None, "null"),
+        ("list", [1, "é"], '[1, "é"]'),
+        ("word", "a b", "a b"),
+    ],
+)
+def test_values_are_readable(name, value, words):
+    assert words_of(name, value) == words
 
 
 def test_no_runs(tmp_path):

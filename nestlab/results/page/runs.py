@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from nestlab.results.export import number as shown
-from nestlab.results.page.views import RunView
+from nestlab.results.page.views import RunView, shown
 
 
 def section(results_dir: Path, runs: list[RunView]) -> tuple[str, str]:
@@ -62,7 +59,9 @@ def _key_figures(run: RunView) -> str:
     """Figures of a run that is no result are not shown as if they were one."""
     if not run.summary or run.status != "ok":
         return ""
-    items = "".join(f"<div><dt>{escape(str(n))}</dt><dd>{escape(_value(v))}</dd></div>" for n, v in run.summary.items())
+    items = "".join(
+        f"<div><dt>{escape(str(n))}</dt><dd>{escape(shown(str(n), v))}</dd></div>" for n, v in run.summary.items()
+    )
     return f'<dl class="figures">{items}</dl>'
 
 
@@ -83,11 +82,7 @@ def _links(run: RunView) -> str:
 def _details(run: RunView) -> str:
     if not run.params:
         return ""
-    rows = "".join(f"<div><dt>{escape(str(n))}</dt><dd>{escape(_value(v))}</dd></div>" for n, v in run.params.items())
+    rows = "".join(
+        f"<div><dt>{escape(str(n))}</dt><dd>{escape(shown(str(n), v))}</dd></div>" for n, v in run.params.items()
+    )
     return f'<details><summary>parameters</summary><dl class="figures">{rows}</dl></details>'
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return shown(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

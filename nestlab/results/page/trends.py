@@ -5,9 +5,8 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from nestlab.results.export import number as shown
 from nestlab.results.page.sparkline import sparkline
-from nestlab.results.page.views import RunView, number
+from nestlab.results.page.views import RunView, number, shown
 
 _Key = tuple[str, str, str, str, str]
 
@@ -43,10 +42,10 @@ def _tile(name: str, runs: list[RunView]) -> str:
     values = [value for run in runs if (value := number(run.summary.get(name))) is not None]
     if not values:
         return ""
-    course = f"{name}: {shown(values[0])} → {shown(values[-1])} over {_count(len(values))}"
+    course = f"{name}: {shown(name, values[0])} → {shown(name, values[-1])} over {_count(len(values))}"
     broken = escape(name).replace("_", "_<wbr>")  # a long name breaks between its words
-    picture = sparkline(values, course if len(values) > 1 else f"{name}: {shown(values[0])}")
-    return f'<div class="tile"><span>{broken}</span><b>{shown(values[-1])}</b>{picture}</div>'
+    picture = sparkline(values, course if len(values) > 1 else f"{name}: {shown(name, values[0])}")
+    return f'<div class="tile"><span>{broken}</span><b>{escape(shown(name, values[-1]))}</b>{picture}</div>'
 
 
 def _count(runs: int) -> str:

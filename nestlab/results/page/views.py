@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import math
 import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from nestlab.results import export
 from nestlab.results.store import list_runs
 
 
@@ -69,6 +71,17 @@ def number(value: Any) -> float | None:
     """A finite number that can be drawn, or None."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if good else None
+
+
+def shown(name: str, value: Any) -> str:
+    """A key figure or parameter in words: bytes in units that can be read, numbers to four digits."""
+    drawn = number(value)
+    if drawn is None:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if name.endswith("_bytes") and drawn >= 1024:
+        unit = min(int(math.log2(drawn)) // 10, 4)
+        return f"{drawn / 1024**unit:.4g} {('', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+    return f"{value:,}" if isinstance(value, int) else export.number(value)
 
 
 def _view(row: dict[str, Any], root: Path) -> RunView:
