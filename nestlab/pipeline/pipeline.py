@@ -151,8 +151,8 @@ class Pipeline:
         nbytes = self._guarded(action, step.perform)
         synchronise(step.device)  # one thread, one stream: without it an event would time the launch alone
         end = time.perf_counter_ns()
-        recorder.record(action.lane, key.stage, key.batch, key.part, start, end, nbytes)
-        recorder.sample(key.batch, end, step.in_use())
+        in_use = step.in_use(key.stage is Stage.PREPARE)
+        recorder.record(action.lane, key.stage, key.batch, key.part, start, end, nbytes, in_use)
 
     def _guarded(self, action: Action, perform: Callable[[Action], int]) -> int:
         """An error names the stage and the batch, and the pipeline does not go on from half a step."""

@@ -86,6 +86,7 @@ class TrainStep:
     def __post_init__(self) -> None:
         self._prepared = -1
         self._activations = 0
+        self._tables = 0
         self._parameters = [p for p in self.model.dense.parameters() if p.requires_grad]
         self._do: dict[Stage, Callable[[int], int | None]] = {
             Stage.LOAD: self.load,
@@ -105,16 +106,21 @@ class TrainStep:
         """Runs one action; the bytes it moved (0 where it moves none)."""
         return self._do[action.key.stage](action.key.batch) or 0
 
-    def in_use(self) -> InUse:
-        """Bytes held now, by kind. Cheap enough to ask after every action: integers are added up."""
+    def in_use(self, tables_grew: bool = True) -> InUse:
+        """Bytes held now, by kind. Cheap enough to ask after every action: integers are added up.
+
+        `tables_grew` False takes the tables' bytes from the last call: only PREPARE changes them.
+        """
         batches = activations = exchange = 0
         for b in list(self.flight.values()):  # a copy: other lanes may load meanwhile
             batches += b.batch_bytes
             activations += b.activation_bytes
             exchange += b.exchange_bytes
         store = self.model.embedding
+        if tables_grew or not self._tables:
+            self._tables = sum(store.nbytes().values())
         buffers = getattr(store.tier, "nbytes", 0)  # Direct has no device tier
-        return InUse(sum(store.nbytes().values()), buffers, batches, activations, exchange)
+        return InUse(self._tables, buffers, batches, activations, exchange)
 
     def dense_bytes(self) -> int:
         """Weights of the dense part, as many gradients, and what the optimizer keeps."""

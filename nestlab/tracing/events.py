@@ -52,7 +52,7 @@ class Recorder:
         anchor: one moment on the wall clock and on `time.perf_counter_ns`; taken now by default.
     """
 
-    __slots__ = ("_append", "_append_sample", "_first", "_raw", "_samples", "_stop", "anchor", "rank")
+    __slots__ = ("_append", "_first", "_raw", "_stop", "anchor", "rank")
 
     def __init__(
         self, first_batch: int = 0, batches: int | None = 64, rank: int = 0, anchor: Anchor | None = None
@@ -61,10 +61,8 @@ class Recorder:
             raise ValueError(f"a recorder keeps 0 batches or more, not {batches}")
         self._first = first_batch
         self._stop = float("inf") if batches is None else first_batch + batches
-        self._raw: list[tuple[str, str, int, int, int, int, int]] = []
+        self._raw: list[tuple[str, str, int, int, int, int, int, InUse | None]] = []
         self._append = self._raw.append  # looked up once, not once an event
-        self._samples: list[tuple[int, InUse]] = []
-        self._append_sample = self._samples.append
         self.rank = rank
         self.anchor = anchor or Anchor.now()
 
@@ -80,20 +78,27 @@ class Recorder:
         """Whether events of this batch are kept: a caller may skip reading the clock where they are not."""
         return self._first <= batch < self._stop
 
-    def record(self, lane: str, stage: str, batch: int, part: int, start_ns: int, end_ns: int, nbytes: int = 0) -> None:
-        """Keeps one event, if its batch lies in the window. Times are of `time.perf_counter_ns`."""
-        if self._first <= batch < self._stop:
-            self._append((lane, stage, batch, part, start_ns, end_ns, nbytes))
+    def record(
+        self,
+        lane: str,
+        stage: str,
+        batch: int,
+        part: int,
+        start_ns: int,
+        end_ns: int,
+        nbytes: int = 0,
+        in_use: InUse | None = None,
+    ) -> None:
+        """Keeps one event, if its batch lies in the window. Times are of `time.perf_counter_ns`.
 
-    def sample(self, batch: int, time_ns: int, in_use: InUse) -> None:
-        """Keeps the bytes in use after an action of this batch, if the batch lies in the window."""
+        Fields and not an `Event`: to make one would cost as much as all the rest. `in_use`: bytes held at its end.
+        """
         if self._first <= batch < self._stop:
-            self._append_sample((time_ns, in_use))
+            self._append((lane, stage, batch, part, start_ns, end_ns, nbytes, in_use))
 
     def clear(self) -> None:
         """Forgets what was recorded; the window stays."""
         self._raw.clear()
-        self._samples.clear()
 
     def trace(self, predecessors: Predecessors, lanes: Sequence[str], meta: Mapping[str, Any]) -> Trace:
         """The trace so far: events by start, and the edges between recorded events.
@@ -112,13 +117,14 @@ class Recorder:
         return Trace(events, edges, all_lanes, {**meta, "anchors": anchors}, tuple(self._counters()))
 
     def _events(self) -> Iterable[Event]:
-        for lane, stage, *rest in list(self._raw):  # a copy: other lanes may still be recording
+        for lane, stage, *rest, _ in list(self._raw):  # a copy: other lanes may still be recording
             yield Event(self.rank, str(lane), str(stage), *rest)  # str: an enumeration's member becomes a plain string
 
     def _counters(self) -> Iterable[Sample]:
         """The readings in order of time, each that differs from the one before."""
         last = None
-        for time_ns, in_use in sorted(self._samples):
+        readings = [(end, in_use) for *_, end, _, in_use in list(self._raw) if in_use is not None]
+        for time_ns, in_use in sorted(readings):
             if in_use != last:
                 yield Sample(self.rank, COUNTER, time_ns, in_use.by_kind)
             last = in_use

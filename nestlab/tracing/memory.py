@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nestlab.tracing.trace import Trace
 
-COUNTER = "memory by kind, bytes"
+COUNTER = "memory"
 KINDS = ("tables", "buffers", "batches in flight", "activations", "exchange")
 ON_DEVICE = KINDS[1:]  # tables lie in the host tier
 # Counting what autograd keeps costs about a hundredth of a small step; every so many batches of the window will do.
