@@ -8,6 +8,7 @@ from nestlab.errors import UserError
 
 _MODULES = {
     "index": "nestlab.benchmarks.index",
+    "tracing": "nestlab.benchmarks.tracing",
 }
 
 
