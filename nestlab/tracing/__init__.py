@@ -12,7 +12,7 @@ from nestlab.tracing.chrome import read_chrome_trace, write_chrome_trace
 from nestlab.tracing.events import Anchor, Recorder
 from nestlab.tracing.exposed import OVERHEAD, Stretch, exposed_ns, exposed_stretches, exposed_time
 from nestlab.tracing.summary import lane_times, summary
-from nestlab.tracing.trace import COMPUTE, WHOLE, Event, Trace, merge
+from nestlab.tracing.trace import COMPUTE, WHOLE, Event, Sample, Trace, merge
 
 if TYPE_CHECKING:
     from nestlab.tracing.plot import plot_exposed, plot_timeline
@@ -24,6 +24,7 @@ __all__ = [
     "Anchor",
     "Event",
     "Recorder",
+    "Sample",
     "Stretch",
     "Trace",
     "exposed_ns",

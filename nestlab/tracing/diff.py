@@ -46,13 +46,14 @@ def _in_order(a: Trace, b: Trace, figures: tuple[dict, dict]) -> list[str]:
 
 def _stages(trace: Trace, lane: str) -> dict[str, dict[str, float]]:
     steps = max(1, sum(len(trace.step_spans(rank, lane)) for rank in trace.ranks))
-    found: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(MEASURES, 0.0))
+    sums: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(MEASURES, 0))
     for event in trace.events:
-        found[event.stage]["time_ms"] += event.duration_ns / NS_PER_MS / steps
-        found[event.stage]["bytes"] += event.nbytes / steps
+        sums[event.stage]["time_ms"] += event.duration_ns
+        sums[event.stage]["bytes"] += event.nbytes
     for (_, stage), ns in exposed_ns(trace, lane).items():
-        found[stage]["exposed_ms"] += ns / NS_PER_MS / steps
-    return found
+        sums[stage]["exposed_ms"] += ns
+    unit = {"time_ms": NS_PER_MS, "exposed_ms": NS_PER_MS, "bytes": 1}
+    return {stage: {name: row[name] / unit[name] / steps for name in MEASURES} for stage, row in sums.items()}
 
 
 def _compared(a: float, b: float) -> dict[str, float | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_traces import LANES, META, pipelined_trace, plain_trace
 
-from nestlab.tracing import Event, Trace, merge, read_chrome_trace, write_chrome_trace
+from nestlab.tracing import Event, Sample, Trace, merge, read_chrome_trace, write_chrome_trace
 from nestlab.tracing.chrome import chrome_json
 
 pytestmark = pytest.mark.core
@@ -65,6 +66,20 @@ def test_what_the_viewers_ask_for(two_ranks):
     assert all(value >= 0 for e in by_kind["C"] for value in e["args"].values())
     for rank in (0, 1):
         assert not any([e for e in by_kind["C"] if e["pid"] == rank][-1]["args"].values())  # all has arrived
+
+
+def test_counters_come_back_and_are_one_track_a_name(tmp_path, two_ranks):
+    start = two_ranks.origin_ns
+    samples = tuple(
+        Sample(rank, "memory", start + 7 * n, (("tables", n), ("exchange", 3 * n))) for rank in (0, 1) for n in range(4)
+    )
+    trace = replace(two_ranks, counters=samples)
+    assert read_chrome_trace(write_chrome_trace(trace, tmp_path / "t.json.gz")) == trace
+    tracks = [e for e in chrome_json(trace)["traceEvents"] if e["ph"] == "C" and e["name"] == "memory"]
+    assert [e["args"] for e in tracks[:2]] == [{"tables": 0, "exchange": 0}, {"tables": 1, "exchange": 3}]
+    assert trace.only(1).counters == samples[4:]
+    assert [s.time_ns for s in trace.between(start + 7, start + 21).counters] == [start + 7, start + 14] * 2
+    assert merge([trace.only(0), trace.only(1)]).counters == samples
 
 
 def test_arrows_leave_inside_their_source_and_cross_lanes(two_ranks):
