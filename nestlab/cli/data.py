@@ -14,9 +14,7 @@ def add_parser(subparsers) -> None:
     prepare = commands.add_parser("prepare", help="raw files to Parquet, once")
     prepare.add_argument("name", metavar="NAME")
     prepare.add_argument("--file", metavar="F", type=Path, help="the raw file; default: found under the root")
-    prepare.add_argument(
-        "--duplicates", choices=("keep", "drop"), help="KuaiRand: copies of a row; default: keep"
-    )
+    prepare.add_argument("--duplicates", choices=("keep", "drop"), help="KuaiRand: copies of a row; default: keep")
     prepare.add_argument("--logs", choices=("standard", "random", "both"), help="KuaiRand; default: standard")
     describe = commands.add_parser("describe", help="statistics of a data set")
     describe.add_argument("name", metavar="NAME")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-
-from nestlab import threads
 
 _NOT_OPTIONS = ("main", "command")
 
@@ -33,7 +30,6 @@ def add_parser(subparsers) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    os.environ.update(threads.short_spin())
     from nestlab.experiments import training
 
     return training.train_from_options({key: value for key, value in vars(args).items() if key not in _NOT_OPTIONS})

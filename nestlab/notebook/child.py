@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nestlab import paths, threads
+from nestlab import paths
 from nestlab.notebook import kernel, processes
 from nestlab.results.starting import ADOPT
 
@@ -35,7 +35,6 @@ class Worker:
             kernel.describe_own(self._private)
         extra = kernel.environment(self._private) | {ADOPT: str(folder), processes.TOKEN: self._token}
         extra[paths.NOTEBOOK] = str(self._notebook)
-        extra |= threads.short_spin()
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "nestlab.notebook.worker"],

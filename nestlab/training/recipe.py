@@ -32,6 +32,7 @@ class TrainOptions:
         dense_lr: learning rate of Adam on the dense part.
         dim: width of the embedding vectors.
         seed: of initial values and of the order of samples.
+        data_seed: of a synthetic twin. Apart from `seed`, so that runs of several seeds see the same rows.
         techniques: the flags, as `name=value,…`.
         executor: `inline`, or `shuffled` for a random order that the schedule allows.
         trace_batches: how many batches, from the fifth on, leave events.
@@ -49,6 +50,7 @@ class TrainOptions:
     dense_lr: float = 0.001
     dim: int = 16
     seed: int = 0
+    data_seed: int = 0
     device: str = "auto"
     techniques: str = ""
     executor: Literal["inline", "shuffled"] = "inline"
@@ -98,7 +100,7 @@ class Recipe:
 def assemble(options: TrainOptions) -> Recipe:
     """Opens the data and builds model and pipeline."""
     techniques = Techniques.parse(options.techniques)
-    dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.seed)
+    dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.data_seed)
     train = dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
     heldout = dataset.batches("heldout", max(options.batch_size, 2048))
     model = build_dlrm(dataset, options)

@@ -20,7 +20,11 @@ from nestlab.results.page.views import RunView, views
 __all__ = ["FILE", "SECTIONS", "RunView", "escape", "write_index"]
 
 FILE = "index.html"
-SECTIONS = ["nestlab.results.page.trends:section", "nestlab.results.page.runs:section"]
+SECTIONS = [
+    "nestlab.results.page.trends:section",
+    "nestlab.results.page.runs:section",
+    "nestlab.experiments.claims.section:section",
+]
 
 
 def write_index(results_dir: str | Path = "results", extra: Sequence[tuple[str, str]] = ()) -> Path:
