@@ -108,6 +108,13 @@ def test_numbers_in_a_plain_column_are_answers_too(tmp_path):
     assert register.answers(tmp_path)[SPEED].obtained == 3.1
 
 
+def test_the_results_page_shows_every_claim_and_what_was_obtained(tmp_path):
+    made = run(tmp_path, Answer(SPEED, 1.9, "simulated cluster"))
+    page = results.write_index(tmp_path).read_text()
+    assert all(f"<td>{claim.id}" in page for claim in register.claims())
+    assert f"<td>1.9</td><td>simulated cluster</td><td>trend agrees</td><td>{made}</td>" in page
+
+
 def test_the_command_prints_the_register(tmp_path, capsys):
     made = run(tmp_path, Answer(SPEED, 3.0, "simulated cluster"))
     printed = shown(capsys, "nestpipe-paper", "--results", tmp_path).out
