@@ -25,6 +25,9 @@ from nestlab.tracing.memory import COUNT_EVERY, Ends, account
 if TYPE_CHECKING:
     import pandas as pd
 
+# After these stages bytes in use are read: where much comes or goes. What ROUTE and PREPARE add shows one stage later.
+_SAMPLED = frozenset((Stage.LOAD, Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.DENSE_REDUCE, Stage.RELEASE))
+
 
 class Pipeline:
     """Trains a model batch by batch, in the order a schedule allows.
@@ -58,6 +61,7 @@ class Pipeline:
         self.model = model
         self.recorder = recorder
         model.dense.to(device)
+        self._queues = torch.device(device).type != "cpu"
         self._step = TrainStep(model, optimizer, transport or LocalTransport(), torch.device(device))
         self._progress = Progress(self.schedule, executor or Inline())
         self._broken = ""
@@ -141,18 +145,21 @@ class Pipeline:
         self._guarded(action, self._step.perform)
 
     def _recorded(self, action: Action) -> None:
-        recorder, step, key = self.recorder, self._step, action.key
-        if not recorder.wants(key.batch):
+        """Everything here runs with cold caches, after each kernel of a step: little of it, and no call too many."""
+        recorder, step, (stage, batch, part) = self.recorder, self._step, action.key
+        if not recorder.wants(batch):
             step.counts_activations = False
             self._perform(action)
             return
-        step.counts_activations = (key.batch - recorder.first_batch) % COUNT_EVERY == 0
+        if stage is Stage.FORWARD:
+            step.counts_activations = (batch - recorder.first_batch) % COUNT_EVERY == 0
         start = time.perf_counter_ns()
         nbytes = self._guarded(action, step.perform)
-        synchronise(step.device)  # one thread, one stream: without it an event would time the launch alone
+        if self._queues:
+            synchronise(step.device)  # one thread, one stream: without it an event would time the launch alone
         end = time.perf_counter_ns()
-        in_use = step.in_use(key.stage is Stage.PREPARE)
-        recorder.record(action.lane, key.stage, key.batch, key.part, start, end, nbytes, in_use)
+        in_use = step.in_use() if stage in _SAMPLED else None
+        recorder.record(action.lane, stage, batch, part, start, end, nbytes, in_use)
 
     def _guarded(self, action: Action, perform: Callable[[Action], int]) -> int:
         """An error names the stage and the batch, and the pipeline does not go on from half a step."""

@@ -106,20 +106,14 @@ class TrainStep:
         """Runs one action; the bytes it moved (0 where it moves none)."""
         return self._do[action.key.stage](action.key.batch) or 0
 
-    def in_use(self, tables_grew: bool = True) -> InUse:
-        """Bytes held now, by kind. Cheap enough to ask after every action: integers are added up.
-
-        `tables_grew` False takes the tables' bytes from the last call: only PREPARE changes them.
-        """
+    def in_use(self) -> InUse:
+        """Bytes held now, by kind: integers are added up, and no tensor is asked."""
         batches = activations = exchange = 0
         for b in list(self.flight.values()):  # a copy: other lanes may load meanwhile
             batches += b.batch_bytes
             activations += b.activation_bytes
             exchange += b.exchange_bytes
-        store = self.model.embedding
-        if tables_grew or not self._tables:
-            self._tables = sum(store.nbytes().values())
-        buffers = getattr(store.tier, "nbytes", 0)  # Direct has no device tier
+        buffers = getattr(self.model.embedding.tier, "nbytes", 0)  # Direct has no device tier
         return InUse(self._tables, buffers, batches, activations, exchange)
 
     def dense_bytes(self) -> int:
@@ -155,6 +149,7 @@ class TrainStep:
         if t <= self._prepared:  # the tier's protocol: what is inserted, and where, depends on the batches before
             raise MissingInput(f"batch {t} comes after batch {self._prepared}: an edge of the schedule is missing")
         b.residency = self.model.embedding.prepare([group.keys for group in b.need("routed")], batch=t)
+        self._tables = sum(self.model.embedding.nbytes().values())
         b.batch_bytes += sum(rows.nbytes for rows in b.residency.rows)
         self._prepared = t
 

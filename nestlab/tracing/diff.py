@@ -20,11 +20,12 @@ def diff(a: Trace, b: Trace, compute_lane: str = COMPUTE) -> dict[str, Any]:
     where a is 0.
     """
     first, second = a.steady(compute_lane), b.steady(compute_lane)
+    nothing = dict.fromkeys(MEASURES, 0.0)  # for a stage that only the other one has
     figures = _stages(first, compute_lane), _stages(second, compute_lane)
     return {
         "steps": {"a": _steps(a, compute_lane), "b": _steps(b, compute_lane)},
         "stages": [
-            {"stage": stage, "measure": measure, **_compared(*(f[stage][measure] for f in figures))}
+            {"stage": stage, "measure": measure, **_compared(*(f.get(stage, nothing)[measure] for f in figures))}
             for stage in _in_order(a, b, figures)
             for measure in MEASURES
         ],

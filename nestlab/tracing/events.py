@@ -52,14 +52,14 @@ class Recorder:
         anchor: one moment on the wall clock and on `time.perf_counter_ns`; taken now by default.
     """
 
-    __slots__ = ("_append", "_first", "_raw", "_stop", "anchor", "rank")
+    __slots__ = ("_append", "_raw", "_stop", "anchor", "first_batch", "rank")
 
     def __init__(
         self, first_batch: int = 0, batches: int | None = 64, rank: int = 0, anchor: Anchor | None = None
     ) -> None:
         if batches is not None and batches < 0:
             raise ValueError(f"a recorder keeps 0 batches or more, not {batches}")
-        self._first = first_batch
+        self.first_batch = first_batch
         self._stop = float("inf") if batches is None else first_batch + batches
         self._raw: list[tuple[str, str, int, int, int, int, int, InUse | None]] = []
         self._append = self._raw.append  # looked up once, not once an event
@@ -69,14 +69,9 @@ class Recorder:
     def __len__(self) -> int:
         return len(self._raw)
 
-    @property
-    def first_batch(self) -> int:
-        """The first batch whose events are kept."""
-        return self._first
-
     def wants(self, batch: int) -> bool:
         """Whether events of this batch are kept: a caller may skip reading the clock where they are not."""
-        return self._first <= batch < self._stop
+        return self.first_batch <= batch < self._stop
 
     def record(
         self,
@@ -93,7 +88,7 @@ class Recorder:
 
         Fields and not an `Event`: to make one would cost as much as all the rest. `in_use`: bytes held at its end.
         """
-        if self._first <= batch < self._stop:
+        if self.first_batch <= batch < self._stop:
             self._append((lane, stage, batch, part, start_ns, end_ns, nbytes, in_use))
 
     def clear(self) -> None:
