@@ -13,6 +13,7 @@ from nestlab import results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.pipeline import Schedule
 from nestlab.tracing import Trace, exposed_time, plot_exposed, plot_timeline, summary, write_chrome_trace
+from nestlab.tracing.memory import totals
 from nestlab.training import History, TrainOptions, assemble
 from nestlab.training.metrics import auc_interval
 from nestlab.training.plots import plot_curve
@@ -117,6 +118,7 @@ def _train(options: TrainOptions, run: results.Run) -> Quickstart:
     metrics = history.metrics_frame()
     metrics["auc_low"], metrics["auc_high"] = auc_interval(*recipe.pipeline.evaluate(recipe.heldout), seed=options.seed)
     _keep(run, history, metrics, trace)
+    _keep_memory(run, recipe.memory(trace))
     return Quickstart(options, info.title, history, metrics, trace, recipe.pipeline.schedule, run)
 
 
@@ -133,3 +135,8 @@ def _keep(run: results.Run, history: History, metrics: pd.DataFrame, trace: Trac
         samples_per_s=history.samples / history.train_seconds,
         step_ms=summary(trace)["step_ms_median"],
     )
+
+
+def _keep_memory(run: results.Run, memory: pd.DataFrame) -> None:
+    run.table("memory", memory)
+    run.summary(**totals(memory))
