@@ -24,7 +24,9 @@ from nestlab.tracing.plot import ABBREVIATIONS
 from nestlab.tracing.trace import COMPUTE, NS_PER_MS, Key, Trace
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; base-uri 'none'"
-_KIND_COLOURS = dict(zip(memory.ON_DEVICE, ("#999999", "#56B4E9", "#CC79A7", "#0072B2"), strict=True))
+_KIND_COLOURS = {
+    kind: plotting.PALETTE[name] for kind, name in zip(memory.ON_DEVICE, ("grey", "sky", "purple", "blue"), strict=True)
+}
 
 
 def write_html(trace: Trace, path: str | Path, name: str = "", compute_lane: str = COMPUTE) -> Path:

@@ -1,8 +1,8 @@
 """How many bytes a training holds, by kind: readings beside the events, and their peaks as a table.
 
-The kinds are those of docs/design.md 4.5. Readings are taken after each action of the recorder's window: what lives
-only inside one action (a temporary of the backward pass) is in none of them, and is in the totals of the process and
-of the allocator. Peaks of several kinds need not coincide, so they sum to the total or more.
+The kinds are those of docs/design.md 4.5. Readings are taken in the recorder's window, after the stages at which
+much comes or goes: what lives only inside one action (a temporary of the backward pass) is in none of them, and is in
+the totals of the process and of the allocator. Peaks of several kinds need not coincide, so they sum to the total or more.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def host_peak() -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
 
 
-_TRACED = "accounted: sizes of tensors after each action of the traced steps"
+_TRACED = "accounted: sizes of tensors in the traced steps"
 _HOW = {
     "tables": "accounted: index and records of the host tier at the end",
     "buffers": "accounted: the device tier's own figure",

@@ -117,7 +117,7 @@ def test_saved_bytes_holds_no_graph_alive():
 def test_a_traced_run_of_any_length_keeps_as_many_objects(steps):
     """Ids repeat, so the tables stop growing; what is left to grow would be the recorder's or the pipeline's.
 
-    Objects are counted, since tracemalloc makes the steps ten times as long; its turn is in tests/tracing.
+    Objects are counted: tracemalloc makes the steps twice as long. Its turn is in tests/tracing.
     """
     pipeline = make_pipeline(recorder=Recorder(first_batch=4, batches=32))
     batches = make_batches(8, size=1)
