@@ -2,7 +2,7 @@
 
 The kinds are those of docs/design.md 4.5. Readings are taken in the recorder's window, after the stages at which
 much comes or goes: what lives only inside one action (a temporary of the backward pass) is in none of them, and is in
-the totals of the process and of the allocator. Peaks of several kinds need not coincide, so they sum to the total or more.
+the totals of the process and of the allocator. Peaks of several kinds need not coincide: they sum to the total or more.
 """
 
 from __future__ import annotations
