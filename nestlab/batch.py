@@ -22,8 +22,11 @@ class Batch:
         ids: [n] int64, any value (negative ones too).
         lengths: [F·B] int64.
         labels: [B] float32.
-        weights: [B] float32, the weight of a sample in the loss; None stands for all ones.
+        weights: [B] float32, the weight of a sample in the loss, 0 or more; None stands for all ones.
         id_weights: [n] float32, the weight of an id in sum pooling; None stands for all ones.
+
+    Raises:
+        ValueError: shapes, dtypes or lengths that do not belong together.
     """
 
     dense: Tensor
@@ -35,6 +38,9 @@ class Batch:
     id_weights: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if self.labels.ndim != 1 or self.dense.ndim != 2 or self.dense.shape[0] != self.size:
+            shapes = f"dense {list(self.dense.shape)} and labels {list(self.labels.shape)}"
+            raise ValueError(f"Batch: {shapes}; expected [B, D] and [B] of one B")
         if self.lengths.numel() != len(self.features) * self.size:
             raise ValueError(
                 f"Batch: {self.lengths.numel()} lengths for {len(self.features)} features of {self.size} samples; "
@@ -42,6 +48,18 @@ class Batch:
             )
         if self.ids.dtype != torch.int64:
             raise ValueError(f"Batch: ids must be int64, not {self.ids.dtype}; convert them with ids.long()")
+        for name, count in (("weights", self.size), ("id_weights", self.ids.numel())):
+            values = getattr(self, name)
+            if values is not None and values.shape != (count,):
+                raise ValueError(f"Batch: {name} of shape {list(values.shape)}; expected [{count}]")
+        if self.lengths.device.type == "cpu":  # elsewhere it would make the host wait for the device
+            self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        if self.lengths.numel() and int(self.lengths.min()) < 0:
+            raise ValueError(f"Batch: a length is {int(self.lengths.min())}; lengths are 0 or more")
+        if int(self.lengths.sum()) != self.ids.numel():
+            raise ValueError(f"Batch: lengths that sum to {int(self.lengths.sum())} for {self.ids.numel()} ids")
 
     @property
     def size(self) -> int:

@@ -6,6 +6,7 @@ blindness can tell apart. Colour never carries the meaning alone: bars have labe
 
 from __future__ import annotations
 
+import io
 import textwrap
 import zlib
 from collections.abc import Iterator, Mapping
@@ -78,12 +79,21 @@ def style() -> Iterator[None]:
         yield
 
 
+class ShownFigure(Figure):
+    """A figure that a notebook shows although pyplot, which would have seen to that, does not know it."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=_RC["figure.dpi"], bbox_inches="tight")
+        return buffer.getvalue()
+
+
 def new_figure(width: float = 9.0, height: float = 4.0) -> Figure:
     """A figure of that many inches whose parts make room for one another.
 
     It is unknown to pyplot: a notebook shows it once, and a long run does not collect open figures.
     """
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = ShownFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

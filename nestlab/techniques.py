@@ -105,7 +105,7 @@ def table() -> list[dict[str, Any]]:
                 "default": _text(each.default),
                 "built": ", ".join(map(_text, each.metadata["built"])),
                 "system": each.metadata["system"],
-                "exactness": f"inexact: {', '.join(inexact)}" if inexact else "exact",
+                "exactness": _exactness(each.metadata["built"], inexact),
                 "excludes": "",
                 "help": each.metadata["help"],
             }
@@ -114,6 +114,13 @@ def table() -> list[dict[str, Any]]:
 
 
 _HINTS = get_type_hints(Techniques)
+
+
+def _exactness(built: tuple, inexact: list[str]) -> str:
+    """Of what is built; nothing is claimed of a mechanism that is not there."""
+    if len(built) == 1:
+        return ""
+    return f"inexact: {', '.join(inexact)}" if inexact else "exact"
 
 
 def _choices(name: str) -> tuple[str, ...]:

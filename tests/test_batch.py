@@ -80,6 +80,30 @@ def test_lengths_that_do_not_fit_are_refused():
         Batch(torch.zeros(2, 1), ("a", "b"), ids, torch.ones(3, dtype=torch.int64), torch.zeros(2))
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"lengths": torch.tensor([2, 1])}, "lengths that sum to 3 for 2 ids"),
+        ({"lengths": torch.tensor([3, -1])}, "a length is -1"),
+        ({"weights": torch.ones(1)}, r"weights of shape \[1\]; expected \[2\]"),
+        ({"id_weights": torch.ones(3)}, r"id_weights of shape \[3\]; expected \[2\]"),
+        ({"dense": torch.zeros(3, 1)}, r"dense \[3, 1\] and labels \[2\]"),
+        ({"labels": torch.zeros(2, 1)}, r"labels \[2, 1\]"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(change, says):
+    parts = {
+        "dense": torch.zeros(2, 1),
+        "features": ("a",),
+        "ids": torch.zeros(2, dtype=torch.int64),
+        "lengths": torch.tensor([1, 1]),
+        "labels": torch.zeros(2),
+    }
+    Batch(**parts)
+    with pytest.raises(ValueError, match=says):
+        Batch(**parts | change)
+
+
 def test_ids_of_another_type_are_refused():
     with pytest.raises(ValueError, match=r"ids must be int64, not torch\.int32"):
         Batch(torch.zeros(1, 1), ("a",), torch.zeros(1, dtype=torch.int32), torch.ones(1), torch.zeros(1))

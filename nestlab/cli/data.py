@@ -19,7 +19,9 @@ def add_parser(subparsers) -> None:
     describe = commands.add_parser("describe", help="statistics of a data set")
     describe.add_argument("name", metavar="NAME")
     for command in (prepare, describe):
-        command.add_argument("--root", metavar="DIR", type=Path, default=Path("datasets"), help="default: datasets")
+        command.add_argument(
+            "--root", "--data-root", metavar="DIR", type=Path, default=Path("datasets"), help="default: datasets"
+        )
     synth = commands.add_parser("synth", help="write a synthetic twin in the exact file format")
     synth.add_argument("kind", metavar="KIND", choices=("criteo", "kuairand"), help="criteo or kuairand")
     synth.add_argument("--rows", metavar="N", type=int, required=True)

@@ -24,8 +24,8 @@ def main(args: argparse.Namespace) -> int:
 
     if args.timeout is not None and args.timeout <= 0:
         raise UserError(f"--timeout {args.timeout:g} leaves no time: give a number of seconds above 0")
-    results = args.results if args.results is not None else paths.results_dir()
-    request = notebook.Request(args.notebook, pairs(args.given), results, args.timeout, args.kernel)
+    given = pairs(args.given)
+    request = notebook.Request(args.notebook, given, _results(args.results, given), args.timeout, args.kernel)
     return notebook.run(request)
 
 
@@ -38,3 +38,16 @@ def pairs(given: list[str], option: str = "-p") -> dict[str, str]:
             raise UserError(f"{option} {text} is not of the form name=value")
         found[name.strip()] = value
     return found
+
+
+def _results(named: Path | None, given: dict[str, str]) -> Path:
+    """The folder of runs: --results, or what `-p results=` says, which a run has no other use for.
+
+    Raises:
+        UserError: the two differ.
+    """
+    if "results" not in given:
+        return paths.results_dir() if named is None else named
+    if named is not None and named != Path(given["results"]):
+        raise UserError(f"--results {named} and -p results={given['results']} differ; give one of them")
+    return Path(given["results"])

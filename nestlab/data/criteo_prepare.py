@@ -49,8 +49,7 @@ def prepare_files(
     inputs = identify(paths, rows, root / "hashes")
     identity = {
         "schema_version": SCHEMA_VERSION,
-        "inputs": [[entry.sha256, entry.lines] for entry in inputs],
-        "rows": rows,
+        "inputs": [entry.content for entry in inputs],
         "options": asdict(options),
     }
     build = _Build(name, list(zip(paths, inputs, strict=False)), rows, options, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -158,7 +159,9 @@ def open_table(prepared: Prepared) -> pa.Table:
 
 
 def _load(prepared: Prepared) -> pa.Table:
-    import datasets  # the Hugging Face package; imported late because it takes a second
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # its progress bars are off anyway
+        import datasets  # the Hugging Face package; imported late because it takes a second
 
     with _no_progress_bars(datasets):
         opened = datasets.Dataset.from_parquet(

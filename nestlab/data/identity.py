@@ -19,13 +19,19 @@ _BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """One input file. `lines` is None for a whole file; else `sha256` covers only its first `lines` lines."""
+    """One input file. `sha256` is of the `whole` file, or covers only its first `lines` lines."""
 
     name: str
     bytes: int
     mtime_ns: int
     sha256: str
     lines: int | None = None
+    whole: bool = False
+
+    @property
+    def content(self) -> tuple[str, int | None]:
+        """What was read: the same for a whole file, however many lines were asked for."""
+        return self.sha256, None if self.whole else self.lines
 
 
 def sha256_json(value: object) -> str:
@@ -82,10 +88,13 @@ def _identify_one(path: Path, limit: int | None, memory: Path) -> FileIdentity:
     remembered = memory / f"{sha256_json([str(path.resolve()), limit])[:32]}.json"
     if (known := _recall(remembered, before)) is not None:
         return known
-    digest, lines = (_hash_whole(path), None) if limit is None else _hash_lines(path, limit)
+    digest, lines = ("", None) if limit is None else _hash_lines(path, limit)
+    whole = lines is None or lines < limit
+    if whole:
+        digest = _hash_whole(path)
     if stamp(path) != before:
         raise UserError(f"{path}: changed while it was read; try again once it is complete")
-    identity = FileIdentity(path.name, before[0], before[1], digest, lines)
+    identity = FileIdentity(path.name, before[0], before[1], digest, lines, whole)
     with suppress(UserError):  # a read-only place costs time, no more
         write_atomically(remembered, json.dumps({"stamp": before, "identity": asdict(identity)}))
     return identity

@@ -81,8 +81,7 @@ def prepare_kuairand(
     identity = {
         "schema_version": SCHEMA_VERSION,
         "format": "kuairand",
-        "inputs": [[path.name, entry.sha256, entry.lines] for path, entry in inputs],
-        "rows": rows,
+        "inputs": [[path.name, *entry.content] for path, entry in inputs],
         "options": asdict(options),
     }
     build = _Build(name, survey, inputs, rows, options, progress)

@@ -40,6 +40,9 @@ def open_dataset(
         UserError: the data is absent, cannot be read, or the prepared folder cannot be written.
     """
     source = resolve(name, Path(root))
+    if source.name != name and not Path(root).is_dir() and Path(root) != Path("datasets"):
+        # The twin takes the place of data that is not there; a folder that is not there is a slip of the pen.
+        raise UserError(f"no folder '{root}'; name the one that holds the raw files (criteo-1tb/, KuaiRand-Pure/, …)")
     if file is not None and name != source.name:
         raise UserError(f"file={file}: say which format it has: criteo-kaggle, say, in place of '{name}'")
     request = Request(

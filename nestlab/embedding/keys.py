@@ -90,6 +90,10 @@ def _by_table(segments: np.ndarray, tables: np.ndarray, num_tables: int) -> tupl
 
 
 def _deduplicate(ids, segments, runs, size: int, scratch: Scratch | None):
+    if segments.size and (segments[:, 0].min() < 0 or (segments[:, 1] < segments[:, 0]).any()):
+        raise ValueError("deduplicate: segment offsets must be 0 or more and must not fall")
+    if segments.size and segments[:, 1].max() > ids.size:  # a kernel would read on beyond the ids
+        raise ValueError(f"deduplicate: a segment ends at {segments[:, 1].max()}, but there are {ids.size} ids")
     if size >= 1 << 32:
         raise ValueError(f"deduplicate: {size} ids in one call; at most 2^32 − 1")
     lengths = segments[:, 1] - segments[:, 0]
@@ -182,6 +186,8 @@ def route(batch: Batch, layout: KeyLayout, scratch: Scratch | None = None) -> tu
     lengths = batch.feature_lengths().cpu()
     starts = np.zeros(len(batch.features) + 1, dtype=np.int64)
     np.cumsum(lengths.sum(dim=1).numpy(), out=starts[1:])
+    if starts[-1] != ids.size:
+        raise ValueError(f"route: lengths that sum to {starts[-1]} for {ids.size} ids")
     return tuple(_route_group(batch, bound, ids, lengths, starts, scratch) for bound in layout.bind(batch.features))
 
 

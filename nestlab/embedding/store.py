@@ -64,6 +64,7 @@ class EmbeddingStore:
         self.optimizer, self.seed, self.dtype = optimizer, seed, dtype
         self.groups: tuple[TableGroup, ...] = group_tables(tables, optimizer.state_width)
         self.layout = KeyLayout(self.groups)
+        self.last_step = 0  # number of the newest step applied: a later pipeline counts on from there
         self.counters = Counters()
         self.hosts = tuple(
             HostTier(group, Initialiser(group, seed, optimizer.initial_state), dtype) for group in self.groups
@@ -131,6 +132,7 @@ class EmbeddingStore:
             grad = grad.detach().to(self.dtype).contiguous()
             self.tier.apply(residency, group.number, grad, step)
             self.counters.bytes_updated += len(keys) * group.record_width * self.dtype.itemsize
+        self.last_step = max(self.last_step, step.number)
 
     def writeback(self, residency: Residency) -> None:
         """Queues changed records for the tier below. Direct changes them in place: nothing to do."""

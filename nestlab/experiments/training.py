@@ -8,7 +8,7 @@ from typing import Any
 from nestlab import results
 from nestlab.tracing import summary, write_chrome_trace
 from nestlab.tracing.memory import totals
-from nestlab.training import Recipe, TrainOptions, assemble, export_model
+from nestlab.training import Recipe, TrainOptions, assemble, check_target, export_model
 
 
 def train_from_options(options: dict[str, Any]) -> int:
@@ -21,6 +21,8 @@ def train_from_options(options: dict[str, Any]) -> int:
     given = {name: value for name, value in options.items() if value is not None}
     export, results_dir = given.pop("export", None), given.pop("results", "results")
     train_options = TrainOptions(**given)
+    if export is not None:
+        export = check_target(export)
     with results.start("train", asdict(train_options), results_dir=results_dir, seed=train_options.seed) as run:
         recipe = assemble(train_options)
         _train(recipe, run)

@@ -59,7 +59,7 @@ class Progress:
     def __init__(self, schedule: Schedule, executor: Inline | Shuffled) -> None:
         self._schedule = schedule
         self._executor = executor
-        self._reach = min(edge.delta for edge in schedule.edges)  # how many batches back an edge can ask
+        self._reach = min((edge.delta for edge in schedule.edges), default=0)  # how many batches back an edge can ask
         self._begin(0)
 
     def _begin(self, first_batch: int) -> None:

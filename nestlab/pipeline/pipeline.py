@@ -61,10 +61,13 @@ class Pipeline:
         self.model = model
         self.recorder = recorder
         model.dense.to(device)
+        optimizer.zero_grad(set_to_none=True)  # what an interrupted step left behind is not this pipeline's
         self._queues = torch.device(device).type != "cpu"
         self._step = TrainStep(model, optimizer, transport or LocalTransport(), torch.device(device))
         self._progress = Progress(self.schedule, executor or Inline())
         self._broken = ""
+        self._paused_at: int | None = None
+        self._paused_ns = 0  # of evaluations: no part of any step, cut out of the trace
 
     def progress(self, iterator: Iterator[Batch]) -> StepOutput:
         """Completes the next batch and returns its output.
@@ -80,7 +83,11 @@ class Pipeline:
         return output
 
     def run(self, loader: Iterable[Batch]) -> Iterator[StepOutput]:
-        """One pass over a loader, an output a batch, nothing left in flight at its end."""
+        """One pass over a loader, an output a batch, nothing left in flight at its end.
+
+        Whoever breaks off such a loop under a schedule that looks ahead leaves batches in flight: `drain()` trains and
+        hands them out, else they come out at the head of the next pass.
+        """
         iterator = iter(loader)
         self._step.source = iterator
         while (output := self._advance()) is not None:
@@ -104,6 +111,7 @@ class Pipeline:
         """
         if self._step.flight:
             raise RuntimeError(f"evaluate: {len(self._step.flight)} batches are in flight; call drain() first")
+        self._paused_at = self._paused_at or time.perf_counter_ns()
         dense = self.model.dense
         was_training = dense.training
         dense.eval()
@@ -138,6 +146,9 @@ class Pipeline:
     def _advance(self) -> StepOutput | None:
         if self._broken:
             raise RuntimeError(f"this pipeline stopped at an error ({self._broken}); make a new one")
+        if self._paused_at is not None:  # from the first look at held-out data to the next step
+            self._paused_ns += time.perf_counter_ns() - self._paused_at
+            self._paused_at = None
         done = self._progress.advance(self._perform if self.recorder is None else self._recorded)
         return None if done is None else self._step.outputs.pop(done)
 
@@ -153,11 +164,11 @@ class Pipeline:
             return
         if stage is Stage.FORWARD:
             step.counts_activations = (batch - recorder.first_batch) % COUNT_EVERY == 0
-        start = time.perf_counter_ns()
+        start = time.perf_counter_ns() - self._paused_ns
         nbytes = self._guarded(action, step.perform)
         if self._queues:
             synchronise(step.device)  # one thread, one stream: without it an event would time the launch alone
-        end = time.perf_counter_ns()
+        end = time.perf_counter_ns() - self._paused_ns
         in_use = step.in_use() if stage in _SAMPLED else None
         recorder.record(action.lane, stage, batch, part, start, end, nbytes, in_use)
 

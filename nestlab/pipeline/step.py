@@ -45,7 +45,8 @@ class InFlight:
     output: DenseOutput | None = None
     row_grads: list[Tensor] | None = None
     summed_row_grads: list[Tensor] | None = None
-    reduced: Tensor | None = None
+    reached: list[Tensor] | None = None  # the dense parameters that have a gradient
+    reduced: Tensor | None = None  # their gradients, flat
     batch_bytes: int = 0
     activation_bytes: int = 0
     exchange_bytes: int = 0
@@ -85,6 +86,7 @@ class TrainStep:
 
     def __post_init__(self) -> None:
         self._prepared = -1
+        self._steps_before = self.model.embedding.last_step  # of pipelines that trained these tables before
         self._activations = 0
         self._tables = 0
         self._parameters = [p for p in self.model.dense.parameters() if p.requires_grad]
@@ -124,13 +126,14 @@ class TrainStep:
 
     def load(self, t: int) -> int:
         assert self.source is not None
-        batch = next(self.source, None)
-        if batch is None:
-            raise EndOfData(t)
+        try:
+            batch = next(self.source)
+        except StopIteration:
+            raise EndOfData(t) from None
         # The step number travels with the batch: an optimizer must not ask a counter that later batches advance.
-        nbytes = batch.nbytes
-        self.flight[t] = InFlight(raw=batch, info=StepInfo(number=t + 1), batch_bytes=nbytes)
-        return nbytes
+        info = StepInfo(number=self._steps_before + t + 1)
+        self.flight[t] = InFlight(raw=batch, info=info, batch_bytes=batch.nbytes)
+        return batch.nbytes
 
     def h2d(self, t: int) -> int:
         b = self._batch(t)
@@ -190,15 +193,16 @@ class TrainStep:
     def dense_reduce(self, t: int) -> int:
         b = self._batch(t)
         b.need("loss")
-        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._parameters]
-        flat = torch.cat([g.reshape(-1) for g in grads]) if grads else torch.empty(0)
+        # A parameter that the loss does not depend on keeps no gradient, as in torch: an optimizer then passes it by.
+        b.reached = [p for p in self._parameters if p.grad is not None]
+        flat = torch.cat([p.grad.reshape(-1) for p in b.reached]) if b.reached else torch.empty(0)
         b.reduced = self.transport.all_reduce(flat)
         b.exchange_bytes += flat.nbytes
         return flat.nbytes if self.transport.world_size > 1 else 0
 
     def update(self, t: int) -> None:
         b = self._batch(t)
-        self._set_dense_grads(b.need("reduced"))
+        self._set_dense_grads(b.need("reached"), b.need("reduced"))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.embedding.apply(b.need("residency"), b.need("summed_row_grads"), b.need("info"))
@@ -231,9 +235,10 @@ class TrainStep:
             raise MissingInput(f"batch {t} is not in flight: an edge of the schedule is missing")
         return self.flight[t]
 
-    def _set_dense_grads(self, reduced: Tensor) -> None:
-        pieces = reduced.split([p.numel() for p in self._parameters]) if self._parameters else ()
-        for p, piece in zip(self._parameters, pieces, strict=True):
+    @staticmethod
+    def _set_dense_grads(reached: list[Tensor], reduced: Tensor) -> None:
+        pieces = reduced.split([p.numel() for p in reached]) if reached else ()
+        for p, piece in zip(reached, pieces, strict=True):
             p.grad = piece.view_as(p)
 
 

@@ -10,34 +10,66 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+from nestlab.errors import UserError
 from nestlab.models import RecModel
+
+FILES = ("tables.safetensors", "dense.safetensors", "model.json")
+
+
+def check_target(folder: str | Path) -> Path:
+    """Where an export will go, as an absolute path; to be asked before a long training.
+
+    Raises:
+        UserError: something other than an earlier export is there, or the place cannot be written.
+    """
+    target = Path(folder).resolve()
+    if target.exists() and not target.is_dir():
+        raise UserError(f"export: '{folder}' is a file; name a new folder")
+    if target.is_dir() and (others := sorted(p.name for p in target.iterdir() if p.name not in FILES)):
+        raise UserError(f"export: '{folder}' holds other things ({', '.join(others[:3])}); name a new or empty folder")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"export: '{folder}' cannot be written ({error.strerror}); name another folder") from None
+    if not os.access(target.parent, os.W_OK):
+        raise UserError(f"export: '{folder}' cannot be written; name another folder")
+    return target
 
 
 def export_model(model: RecModel, folder: str | Path, description: dict[str, Any] | None = None) -> Path:
-    """Writes the files into `folder`, which is replaced as a whole: it is never half new and half old.
+    """Writes the files into `folder`; an earlier export there is replaced as a whole, never half new and half old.
 
     Args:
         description: anything JSON can hold that a reader should know; times and paths would break byte equality.
+
+    Raises:
+        UserError: see `check_target`.
     """
-    folder = Path(folder)
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
+    folder = check_target(folder)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _write(model, scratch, description or {})
+        _replace(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def _write(model: RecModel, scratch: Path, description: dict[str, Any]) -> None:
     tables = _tables(model)
     save_file(tables, scratch / "tables.safetensors")
     dense = {name: tensor.detach().cpu().contiguous() for name, tensor in model.dense.state_dict().items()}
     save_file(dense, scratch / "dense.safetensors")
     shapes = {name: list(tensor.shape) for name, tensor in sorted({**tables, **dense}.items())}
-    text = json.dumps({"format": 1, **(description or {}), "shapes": shapes}, indent=1, sort_keys=True)
+    text = json.dumps({"format": 1, **description, "shapes": shapes}, indent=1, sort_keys=True)
     (scratch / "model.json").write_text(text + "\n")
-    _replace(scratch, folder)
-    return folder
 
 
 def _tables(model: RecModel) -> dict[str, torch.Tensor]:
@@ -51,7 +83,8 @@ def _tables(model: RecModel) -> dict[str, torch.Tensor]:
 
 def _replace(scratch: Path, folder: Path) -> None:
     """Puts the finished folder in place; an old export goes only once the new one is complete."""
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    scratch.chmod(0o755)  # mkdtemp's folder is for its maker alone
+    old = scratch.with_name(scratch.name + ".old")
     if folder.exists():
         folder.rename(old)
     scratch.rename(folder)

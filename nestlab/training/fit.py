@@ -94,7 +94,7 @@ def fit(
     Time spent in evaluation does not count in `train_seconds`.
 
     Raises:
-        UserError: there is nothing to train on.
+        UserError: there is nothing to train on, or the loss is no finite number.
     """
     config = config or FitConfig()
     if len(train) == 0:
@@ -127,8 +127,10 @@ class _Loop:
                 self._evaluate()
 
     def _add(self, output: StepOutput) -> None:
-        samples = output.labels.shape[0]
-        self.history.losses.append((self.step + 1, float(output.loss), samples))
+        samples, loss = output.labels.shape[0], float(output.loss)
+        if not math.isfinite(loss):
+            raise UserError(f"fit: the loss of step {self.step + 1} is {loss}; use a smaller lr, or look at the labels")
+        self.history.losses.append((self.step + 1, loss, samples))
         self.history.samples += samples
 
     def _evaluate(self) -> None:

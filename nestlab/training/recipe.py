@@ -104,21 +104,16 @@ def assemble(options: TrainOptions) -> Recipe:
     train = dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
     heldout = dataset.batches("heldout", max(options.batch_size, 2048))
     model = build_dlrm(dataset, options)
+    steps = options.fit.steps(len(train))
     pipeline = Pipeline(
         model,
         torch.optim.Adam(model.dense.parameters(), lr=options.dense_lr),
         techniques,
         executor=Inline() if options.executor == "inline" else Shuffled(options.seed),
         device=device.resolve(options.device),
-        recorder=Recorder(first_batch=WARM_UP_BATCHES, batches=_traced(options, len(train))),
+        recorder=Recorder(first_batch=min(WARM_UP_BATCHES, steps // 2), batches=options.trace_batches),
     )
     return Recipe(options, dataset, train, heldout, model, pipeline)
-
-
-def _traced(options: TrainOptions, batches: int) -> int:
-    """How many batches leave events: none beyond the first evaluation, which is no part of a step."""
-    first_look = options.fit.looks(batches)[0]
-    return max(1, min(options.trace_batches, first_look - WARM_UP_BATCHES))
 
 
 def build_dlrm(dataset: Dataset, options: TrainOptions) -> RecModel:

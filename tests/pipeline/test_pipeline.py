@@ -121,7 +121,7 @@ def test_drain_trains_what_is_in_flight():
     pipeline = make_pipeline(schedule=schedule, executor=Shuffled(2))
     source = Counted(make_batches(10))
     done = [pipeline.progress(source).batch] + [output.batch for output in pipeline.drain()]
-    assert done == list(range(source.drawn)) and source.drawn > 1
+    assert done == list(range(source.drawn)) and 1 < source.drawn < 10
     pipeline.evaluate(make_batches(1))  # nothing is in flight any more
 
 

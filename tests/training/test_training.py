@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Pipeline
+from nestlab.tracing import summary
 from nestlab.training import FitConfig, TrainOptions, assemble, binary_metrics, export_model, fit
 from nestlab.training.metrics import auc_interval
 
@@ -111,8 +113,7 @@ def test_another_seed_gives_other_weights(prepared):
 def test_export_replaces_as_a_whole_and_is_readable(prepared, tmp_path):
     recipe = assemble(TWIN)
     target = tmp_path / "export"
-    target.mkdir()
-    (target / "left over").touch()
+    export_model(recipe.model, target)
     fit(recipe.pipeline, recipe.train, recipe.heldout, FitConfig(max_steps=2))
     export_model(recipe.model, target, {"seed": 0})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export"]
@@ -124,6 +125,41 @@ def test_export_replaces_as_a_whole_and_is_readable(prepared, tmp_path):
     assert (ids[1:] > ids[:-1]).all()
     weights = recipe.model.embedding.full_weight("C3", ids)
     assert torch.equal(torch.as_tensor(weights), tables["C3.weight"])
+
+
+def test_export_never_removes_what_is_not_its_own(prepared, tmp_path, monkeypatch):
+    recipe = assemble(TWIN)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    (tmp_path / "script.py").write_text("pass")
+    monkeypatch.chdir(tmp_path / "thesis")
+    for target in (tmp_path / "thesis", tmp_path / "script.py", "."):
+        with pytest.raises(UserError, match="export: "):
+            export_model(recipe.model, target)
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py", "thesis"]
+
+
+def test_a_loss_that_is_no_number_ends_in_one_line(prepared):
+    recipe = assemble(replace(TWIN, lr=1e30, dense_lr=1e30))
+    with pytest.raises(UserError, match=r"the loss of step \d+ is (nan|inf)"):
+        recipe.fit()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_run_of_few_steps_has_a_trace(prepared, steps):
+    recipe = assemble(replace(TWIN, max_steps=steps))
+    recipe.fit()
+    assert summary(recipe.trace())["steps"] >= 1
+
+
+def test_evaluation_is_no_part_of_the_traced_time(prepared):
+    """A look after every step: the trace holds steps alone, whatever the looks take."""
+    recipe = assemble(replace(TWIN, max_steps=10, evaluations=10))
+    recipe.fit()
+    told = summary(recipe.trace())
+    assert told["steps"] == 6
+    assert told["exposed_overhead_share"] < 0.5
 
 
 def test_metrics_by_hand():
