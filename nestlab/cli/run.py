@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from nestlab import paths
 from nestlab.errors import UserError
 
 
@@ -20,7 +21,7 @@ def add_parser(subparsers) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from nestlab import notebook, paths
+    from nestlab import notebook
 
     if args.timeout is not None and args.timeout <= 0:
         raise UserError(f"--timeout {args.timeout:g} leaves no time: give a number of seconds above 0")

@@ -192,6 +192,17 @@ def wait_for_text(folder: Path, text: str) -> None:
     pytest.fail(f"'{text}' never appeared")
 
 
+def test_the_parameter_results_is_where_the_run_goes(tmp_path, capsys):
+    from nestlab import cli
+    from nestlab.cli.run import _results
+
+    assert _results(None, {"results": "there"}) == Path("there")
+    assert _results(Path("there"), {"results": "there"}) == Path("there")
+    assert _results(Path("here"), {}) == Path("here")
+    assert cli.main(["run", "any.ipynb", "--results", "here", "-p", "results=there"]) == 2
+    assert "--results here and -p results=there differ" in capsys.readouterr().err
+
+
 def test_a_wrong_parameter_fails_before_a_run_exists(write, tmp_path):
     for argument, message in [
         ("row=4", "did you mean 'rows'?"),
