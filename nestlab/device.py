@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import torch
 
 from nestlab.errors import UserError
@@ -54,12 +51,3 @@ def synchronise(device: torch.device) -> None:
 def peak_bytes(device: torch.device) -> int:
     """The allocator's peak since the start of the process; 0 on the CPU, where the store accounts for itself."""
     return 0 if device.type == "cpu" else torch.accelerator.max_memory_allocated(device)
-
-
-def physical_memory() -> int:
-    """Bytes of host memory that this process may use: the machine's, or its control group's limit if that is lower."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists() and (text := limit.read_text().strip()) != "max":
-        total = min(total, int(text))
-    return total

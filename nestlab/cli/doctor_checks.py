@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from nestlab import host
 from nestlab.interop import install, versions
-from nestlab.results import machine
 
 _GIB = 1 << 30
 _LITTLE_DISK = 2 * _GIB
@@ -100,7 +100,7 @@ def huggingface_datasets() -> list[Finding]:
 
 def machine_itself() -> list[Finding]:
     disk = shutil.disk_usage(".")
-    text = f"{machine.cores()} cores ({machine.cpu_model()}), {machine.memory_bytes() / _GIB:.1f} GiB memory"
+    text = f"{host.cores()} cores ({host.cpu_model()}), {host.memory_bytes() / _GIB:.1f} GiB memory"
     little = disk.free < _LITTLE_DISK
     return [
         Finding("machine", "ok", text),

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nestlab.device import physical_memory
 from nestlab.errors import UserError
+from nestlab.host import memory_bytes
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on; the value is Linux's
 _SMALLEST = 1 << 20
@@ -55,7 +55,7 @@ class Arena:
 
     def __init__(self, width: int, dtype: torch.dtype, limit_bytes: int | None = None) -> None:
         self.record_bytes = width * dtype.itemsize
-        memory = _reserve_up_to(physical_memory() if limit_bytes is None else limit_bytes, self.record_bytes)
+        memory = _reserve_up_to(memory_bytes() if limit_bytes is None else limit_bytes, self.record_bytes)
         self.capacity = len(memory) // self.record_bytes
         flat = torch.frombuffer(memory, dtype=dtype, count=self.capacity * width)
         self.records: Tensor = flat.view(self.capacity, width)

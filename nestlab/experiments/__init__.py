@@ -2,7 +2,7 @@
 
 import os
 
-from nestlab.threads import short_spin
+from nestlab.host import short_spin
 
 # A study's modules are the first of ours that a notebook or a command imports, and torch is not loaded yet.
 os.environ.update(short_spin())

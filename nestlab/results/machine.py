@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nestlab import host
+
 PACKAGES = (
     *("nestlab", "torch", "numpy", "numba", "scipy", "scikit-learn", "pandas", "pyarrow", "datasets", "duckdb"),
     *("networkx", "matplotlib", "papermill", "nbclient", "ipykernel", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu"),
@@ -27,9 +29,9 @@ def describe() -> dict[str, Any]:
         "packages": packages(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": cpu_model(),
-        "cores": cores(),
-        "memory_bytes": memory_bytes(),
+        "cpu": host.cpu_model(),
+        "cores": host.cores(),
+        "memory_bytes": host.memory_bytes(),
         "threads": {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ},
         "accelerator": accelerator(),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
@@ -56,29 +58,6 @@ def packages() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
-            if line.lower().startswith(("model name", "hardware", "cpu model")):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def memory_bytes() -> int:
-    """Host memory in bytes: the machine's, or the control group's limit if that is lower."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists() and (text := limit.read_text().strip()) != "max":
-        total = min(total, int(text))
-    return total
 
 
 def accelerator() -> str | None:
