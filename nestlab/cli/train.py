@@ -25,7 +25,7 @@ def add_parser(subparsers) -> None:
     add("--executor", choices=("inline", "shuffled"), default="inline")
     add("--device", metavar="NAME", default="auto")
     add("--export", metavar="DIR", help="write the final tables and dense weights there, in canonical order")
-    add("--results", metavar="DIR", default="results", help="default: results")
+    add("--results", metavar="DIR", help="default: results, here or in the project's folder")
     parser.set_defaults(main=main)
 
 

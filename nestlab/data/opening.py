@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nestlab import paths
 from nestlab.data.dataset import Dataset
 from nestlab.data.folders import prepared_root
 from nestlab.data.prepare import PrepareOptions, Progress
@@ -27,7 +28,7 @@ def open_dataset(
     Args:
         name: criteo-1tb, criteo-kaggle, criteo-synth, or criteo: the first of these three that is there; kuairand-pure,
             kuairand-1k, kuairand-27k, kuairand-synth, or kuairand: the first of these four.
-        root: the folder with the raw files.
+        root: the folder with the raw files; where a relative one leads says `nestlab.paths`.
         rows: real data: only the first so many rows of the files; None is all. A twin: how many to make, 100,000 by
             default.
         seed: of a twin.
@@ -39,14 +40,15 @@ def open_dataset(
     Raises:
         UserError: the data is absent, cannot be read, or the prepared folder cannot be written.
     """
-    source = resolve(name, Path(root))
-    if source.name != name and not Path(root).is_dir() and Path(root) != Path("datasets"):
+    given, root = Path(root), paths.data_root(root)
+    source = resolve(name, root)
+    if source.name != name and not root.is_dir() and given != Path("datasets"):
         # The twin takes the place of data that is not there; a folder that is not there is a slip of the pen.
-        raise UserError(f"no folder '{root}'; name the one that holds the raw files (criteo-1tb/, KuaiRand-Pure/, …)")
+        raise UserError(f"no folder '{given}'; name the one that holds the raw files (criteo-1tb/, KuaiRand-Pure/, …)")
     if file is not None and name != source.name:
         raise UserError(f"file={file}: say which format it has: criteo-kaggle, say, in place of '{name}'")
     request = Request(
-        root=Path(root),
+        root=root,
         rows=rows,
         seed=seed,
         options=options or PrepareOptions(),

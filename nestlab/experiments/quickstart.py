@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nestlab import paths, results
+from nestlab import results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.pipeline import Schedule
 from nestlab.tracing import Trace, exposed_time, plot_exposed, plot_timeline, summary, write_chrome_trace
@@ -98,10 +98,8 @@ def quickstart(
     if world_size != 1:
         raise NotAvailableYet(f"quickstart: world_size={world_size} is not available yet; use world_size=1")
     given = {name: value for name, value in changes.items() if value}
-    given["data_root"] = str(paths.data_root(data_root))
-    options = replace(SCALES[scale], dataset=dataset, device=device, seed=seed, **given)
-    # The manifest keeps the folder as it was given: the same run in another place is the same configuration.
-    shared = {"data_root": data_root, "scale": scale, "backend": backend, "world_size": world_size}
+    options = replace(SCALES[scale], dataset=dataset, data_root=data_root, device=device, seed=seed, **given)
+    shared = {"scale": scale, "backend": backend, "world_size": world_size}
     run = results.start("quickstart", {**asdict(options), **shared}, results_dir=results_dir, seed=seed)
     with ExitStack() as ends_run:
         ends_run.enter_context(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from nestlab import results
+from nestlab import paths, results
 from nestlab.tracing import summary, write_chrome_trace
 from nestlab.tracing.memory import totals
 from nestlab.training import Recipe, TrainOptions, assemble, check_target, export_model
@@ -19,7 +19,7 @@ def train_from_options(options: dict[str, Any]) -> int:
             model, or None; `results` is where the run goes.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    export, results_dir = given.pop("export", None), given.pop("results", "results")
+    export, results_dir = given.pop("export", None), given.pop("results", None) or paths.results_dir()
     train_options = TrainOptions(**given)
     if export is not None:
         export = check_target(export)
