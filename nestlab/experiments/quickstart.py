@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 
 from nestlab import results
 from nestlab.errors import NotAvailableYet, UserError
+from nestlab.experiments.kept import train_and_keep
 from nestlab.pipeline import Schedule
-from nestlab.tracing import Trace, exposed_time, plot_exposed, plot_timeline, summary, write_chrome_trace
-from nestlab.tracing.memory import totals
+from nestlab.tracing import Trace, exposed_time, plot_exposed, plot_timeline, summary
 from nestlab.training import History, TrainOptions, assemble
-from nestlab.training.metrics import auc_interval
 from nestlab.training.plots import plot_curve
 
 # One dial: how much is trained. Rows bound real data too; a smaller data set is used whole.
@@ -110,33 +109,5 @@ def quickstart(
 
 def _train(options: TrainOptions, run: results.Run) -> Quickstart:
     recipe = assemble(options)
-    info = recipe.dataset.info
-    run.dataset(info)
-    print(info.title, flush=True)
-    history = recipe.fit(report=lambda line: print(line, flush=True))
-    trace = recipe.trace()
-    metrics = history.metrics_frame()
-    metrics["auc_low"], metrics["auc_high"] = auc_interval(*recipe.pipeline.evaluate(recipe.heldout), seed=options.seed)
-    _keep(run, history, metrics, trace)
-    _keep_memory(run, recipe.memory(trace))
-    return Quickstart(options, info.title, history, metrics, trace, recipe.pipeline.schedule, run)
-
-
-def _keep(run: results.Run, history: History, metrics: pd.DataFrame, trace: Trace) -> None:
-    run.table("steps", history.steps_frame())
-    run.table("evaluations", history.evaluations_frame())
-    run.table("metrics", metrics)
-    write_chrome_trace(trace, run.path / "trace.json.gz")
-    final = metrics.iloc[0]
-    run.summary(
-        auc=float(final["auc"]),
-        log_loss=float(final["log_loss"]),
-        ne=float(final["ne"]),
-        samples_per_s=history.samples / history.train_seconds,
-        step_ms=summary(trace)["step_ms_median"],
-    )
-
-
-def _keep_memory(run: results.Run, memory: pd.DataFrame) -> None:
-    run.table("memory", memory)
-    run.summary(**totals(memory))
+    history, metrics, trace = train_and_keep(recipe, run)
+    return Quickstart(options, recipe.dataset.info.title, history, metrics, trace, recipe.pipeline.schedule, run)

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nestlab import paths, results
-from nestlab.tracing import summary, write_chrome_trace
-from nestlab.tracing.memory import totals
+from nestlab.experiments.kept import train_and_keep
 from nestlab.training import Recipe, TrainOptions, assemble, check_target, export_model
 
 
@@ -25,31 +24,13 @@ def train_from_options(options: dict[str, Any]) -> int:
         export = check_target(export)
     with results.start("train", asdict(train_options), results_dir=results_dir, seed=train_options.seed) as run:
         recipe = assemble(train_options)
-        _train(recipe, run)
+        history, _, _ = train_and_keep(recipe, run)
         if export is not None:
             print(f"exported to {export_model(recipe.model, export, _description(recipe))}", flush=True)
+    rate = history.samples / history.train_seconds
+    print(f"{history.samples:,} samples in {history.train_seconds:.1f} s: {rate:,.0f} samples/s", flush=True)
     print(f"run {run.path}", flush=True)
     return 0
-
-
-def _train(recipe: Recipe, run: results.Run) -> None:
-    info = recipe.dataset.info
-    run.dataset(info)
-    print(info.title, flush=True)
-    history = recipe.fit(report=lambda line: print(line, flush=True))
-    trace = recipe.trace()
-    write_chrome_trace(trace, run.path / "trace.json.gz")
-    run.table("steps", history.steps_frame())
-    run.table("evaluations", history.evaluations_frame())
-    run.table("metrics", history.metrics_frame())
-    memory = recipe.memory(trace)
-    run.table("memory", memory)
-    final = history.evaluations[-1]
-    rate = history.samples / history.train_seconds
-    step_ms = summary(trace).get("step_ms_median")
-    run.summary(auc=final["auc"], log_loss=final["log_loss"], ne=final["ne"], samples_per_s=rate, step_ms=step_ms)
-    run.summary(**totals(memory))
-    print(f"{history.samples:,} samples in {history.train_seconds:.1f} s: {rate:,.0f} samples/s", flush=True)
 
 
 def _description(recipe: Recipe) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""What every training leaves in its run folder: tables, trace, account of memory, key figures."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from nestlab import results
+from nestlab.tracing import Trace, summary, write_chrome_trace
+from nestlab.tracing.memory import totals
+from nestlab.training import History, Recipe
+from nestlab.training.metrics import auc_interval
+
+
+def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFrame, Trace]:
+    """Trains, tells how it goes, and writes everything into `run`, which stays open.
+
+    Returns:
+        history, the metrics (final and best look; the final one with the interval of its AUC), and the trace.
+    """
+    info = recipe.dataset.info
+    run.dataset(info)
+    print(info.title, flush=True)
+    history = recipe.fit(report=lambda line: print(line, flush=True))
+    trace, metrics = recipe.trace(), _metrics(recipe, history)
+    run.table("steps", history.steps_frame())
+    run.table("evaluations", history.evaluations_frame())
+    run.table("metrics", metrics)
+    write_chrome_trace(trace, run.path / "trace.json.gz")
+    memory = recipe.memory(trace)
+    run.table("memory", memory)
+    run.summary(**_key_figures(history, trace), **totals(memory))
+    return history, metrics, trace
+
+
+def _metrics(recipe: Recipe, history: History) -> pd.DataFrame:
+    metrics = history.metrics_frame()
+    interval = auc_interval(*recipe.pipeline.evaluate(recipe.heldout), seed=recipe.options.seed)
+    # Of the final model alone: the best look's model is gone.
+    metrics[["auc_low", "auc_high"]] = float("nan")
+    metrics.loc[0, ["auc_low", "auc_high"]] = interval
+    return metrics
+
+
+def _key_figures(history: History, trace: Trace) -> dict[str, float]:
+    final = history.evaluations[-1]
+    figures = {name: final[name] for name in ("auc", "log_loss", "ne")}
+    rate = history.samples / history.train_seconds
+    return {**figures, "samples_per_s": rate, "step_ms": summary(trace)["step_ms_median"]}
