@@ -7,6 +7,8 @@ from pathlib import Path
 
 from nestlab.errors import UserError
 
+_KINDS = ("criteo", "kuairand", "criteo-synth", "kuairand-synth")
+
 
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser("data", help="prepare, describe and synthesise data sets")
@@ -23,7 +25,7 @@ def add_parser(subparsers) -> None:
             "--root", "--data-root", metavar="DIR", type=Path, default=Path("datasets"), help="default: datasets"
         )
     synth = commands.add_parser("synth", help="write a synthetic twin in the exact file format")
-    synth.add_argument("kind", metavar="KIND", choices=("criteo", "kuairand"), help="criteo or kuairand")
+    synth.add_argument("kind", metavar="KIND", choices=_KINDS, help="criteo or kuairand, with -synth or without")
     synth.add_argument("--rows", metavar="N", type=int, required=True)
     synth.add_argument("--seed", metavar="S", type=int, default=0)
     synth.add_argument("--out", metavar="DIR", type=Path, required=True)
@@ -35,10 +37,13 @@ def add_parser(subparsers) -> None:
 def main_prepare(args: argparse.Namespace) -> int:
     from nestlab.data import commands
 
-    info = commands.prepare(args.name, args.root, file=args.file, options=_options(args)).info
+    dataset = commands.prepare(args.name, args.root, file=args.file, options=_options(args))
+    info = dataset.info
     print(f"{info.title}\n{info.rows:,} rows, fingerprint {info.fingerprint[:16]}")
     for name, count in info.counts.items():
         print(f"{name}: {count:,}")
+    for line in _rejects(dataset):
+        print(line)
     return 0
 
 
@@ -57,6 +62,18 @@ def main_synth(args: argparse.Namespace) -> int:
     for path in commands.synth(args.kind, args.out, args.rows, args.seed):
         print(path)
     return 0
+
+
+def _rejects(dataset) -> list[str]:
+    """Why lines were set aside, and where they are kept; nothing where none were."""
+    from nestlab.data import rejects
+
+    manifest = dataset.manifest
+    reasons = {f"rejected, {reason}": count for reason, count in manifest["rejected"].items()}
+    for reason, count in manifest.get("rejected_in_tables", {}).items():
+        reasons[f"rejected in feature tables, {reason}"] = count
+    lines = [f"{reason}: {count:,}" for reason, count in reasons.items()]
+    return [*lines, f"rejected lines: {dataset.prepared.folder / rejects.NAME}"] if lines else []
 
 
 def _options(args: argparse.Namespace):

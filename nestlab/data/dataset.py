@@ -163,7 +163,7 @@ def _load(prepared: Prepared) -> pa.Table:
         warnings.filterwarnings("ignore", message="IProgress not found")  # its progress bars are off anyway
         import datasets  # the Hugging Face package; imported late because it takes a second
 
-    with _no_progress_bars(datasets):
+    with _no_progress_bars(datasets), _no_monitor():
         opened = datasets.Dataset.from_parquet(
             [str(part) for part in prepared.parts],
             cache_dir=str(prepared.folder / "arrow"),
@@ -182,3 +182,15 @@ def _no_progress_bars(datasets: Any) -> Iterator[None]:
     finally:
         if not were_off:
             datasets.enable_progress_bars()
+
+
+@contextmanager
+def _no_monitor() -> Iterator[None]:
+    """A progress bar, even one that is off, would start a thread that lives as long as the process."""
+    from tqdm import tqdm
+
+    interval, tqdm.monitor_interval = tqdm.monitor_interval, 0
+    try:
+        yield
+    finally:
+        tqdm.monitor_interval = interval

@@ -114,7 +114,7 @@ def _open_real(variant: Variant, source: Source, request: Request) -> Dataset:
             f"{source.name}: no {source.places} under '{request.root}'; {source.remedy}; "
             "or use kuairand-synth, which is made on demand"
         )
-    return _open(source.name, look, request)
+    return _open(source.name, source.kind, look, request)
 
 
 def _in_place_of_the_log(look: Survey, file: Path) -> Survey:
@@ -123,15 +123,22 @@ def _in_place_of_the_log(look: Survey, file: Path) -> Survey:
     return Survey(look.variant, {**tables.found, STANDARD: [file], RANDOM: []}, {**tables.missing, STANDARD: []})
 
 
-def _open(name: str, look: Survey, request: Request) -> Dataset:
+def _open(name: str, kind: str, look: Survey, request: Request) -> Dataset:
     options = _options(request.options)
-    if not look.paths(*ROLES[options.logs]):
-        raise UserError(
-            f"{name}: no {options.logs} log there, only {look.paths(*ROLES['both'])[0].name}; choose logs=both"
-        )
+    logs = look.paths(*ROLES[options.logs])
+    if not logs:
+        raise UserError(_no_such_log(name, look, options.logs))
     prepared = prepare_kuairand(name, look, request.prepared, request.rows, options, request.progress)
-    kind = "synthetic" if any(is_twin(path) for path in look.paths(STANDARD, RANDOM)) else "real"
+    # One file of the twin among them, and what is learnt is not learnt from real data alone.
+    if kind == "real" and any(is_twin(path) for path in (*logs, *look.paths(USERS, VIDEOS))):
+        kind = "synthetic"
     return KuaiRand(_info(name, kind, look, prepared), prepared)
+
+
+def _no_such_log(name: str, look: Survey, logs: str) -> str:
+    missing, there = ", ".join(look.variant.files[logs]), look.paths(STANDARD, RANDOM)[0].name
+    other = RANDOM if logs == STANDARD else STANDARD
+    return f"{name}: no {logs} log there (missing: {missing}), only {there}; choose logs={other}"
 
 
 def _options(given: PrepareOptions) -> KuaiRandOptions:
@@ -176,7 +183,7 @@ def _open_twin(source: Source, request: Request) -> Dataset:
         raise UserError(f"{source.name} is made, not read: leave out file={request.file}, or name kuairand-pure")
     twin = kuairand_synth.twin_files(request.rows or TWIN_ROWS, request.seed, request.progress)
     look = survey(PURE, twin.cached(request.prepared))
-    return _open(source.name, look, replace(request, rows=None))
+    return _open(source.name, source.kind, look, replace(request, rows=None))
 
 
 def _write_twin(out: Path, rows: int, seed: int, progress: Callable[[str], None]) -> list[Path]:

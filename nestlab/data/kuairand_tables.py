@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -156,11 +156,22 @@ def data_lines(
         columns = header.count(",") + 1
         raise UserError(
             f"{path}: not a KuaiRand {what}: its first line must be the header of {columns} columns, "
-            f"{header[:40]}…, and is '{found[:60]}'"
+            f"{header[:40]}…, and {_first_difference(found, header)}"
         )
     if len(lines) > 1:
         yield first + 1, lines[1:]
     yield from blocks
+
+
+def _first_difference(found: str, header: str) -> str:
+    """In words: the first column of another header that is not as it should be."""
+    pairs = enumerate(zip_longest(found.split(","), header.split(",")), 1)
+    number, name, wanted = next((number, name, wanted) for number, (name, wanted) in pairs if name != wanted)
+    if name is None:
+        return f"its column {number}, '{wanted}', is missing"
+    if wanted is None:
+        return f"its column {number}, {name[:60]!r}, is one too many"
+    return f"its column {number} is {name[:60]!r} instead of '{wanted}'"
 
 
 class _Odd(Exception):

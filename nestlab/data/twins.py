@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nestlab.data.folders import build_folder
+from nestlab.data.identity import sha256_file
 from nestlab.errors import UserError
 
 TRUTH = "truth.json"
@@ -54,9 +55,9 @@ class TwinFiles:
         Raises:
             UserError: a file is in the way, or `out` cannot be written.
         """
-        for name in self.files:
-            if (out / name).exists() and not is_twin(out / name):
-                raise UserError(f"{out / name}: is there and was not written by this command; choose another folder")
+        for path in (*(out / name for name in self.files), out / TRUTH):
+            if path.exists() and not self._wrote(path):
+                raise UserError(f"{path}: is there and was not written by this command; choose another folder")
         try:
             out.mkdir(parents=True, exist_ok=True)
             self._write(out)
@@ -64,8 +65,14 @@ class TwinFiles:
             raise UserError(f"{out}: cannot be written ({error.strerror or error}); choose another folder") from error
         return [*(out / name for name in self.files), out / TRUTH]
 
+    def _wrote(self, path: Path) -> bool:
+        if path.name != TRUTH:
+            return is_twin(path)
+        truth = read_truth(path)
+        return truth is not None and truth.get("synthetic") is True and truth.get("files") == list(self.files)
+
     def _is_whole(self, folder: Path) -> bool:
-        truth = read_truth(folder)
+        truth = read_truth(folder / TRUTH)
         if truth is None or any(truth.get(key) != value for key, value in self.wanted.items()):
             return False
         sizes = truth.get("sizes", {})
@@ -78,20 +85,37 @@ class TwinFiles:
         facts = self.write(lambda name: _partial(folder, name))
         facts = {"synthetic": True, "files": list(self.files), **self.wanted, **facts}
         facts["sizes"] = {name: _partial(folder, name).stat().st_size for name in self.files}
+        facts["sha256"] = {name: sha256_file(_partial(folder, name)) for name in self.files}
         _partial(folder, TRUTH).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         for name in (*self.files, TRUTH):
             os.replace(_partial(folder, name), folder / name)
 
 
 def is_twin(raw: Path) -> bool:
-    """Whether a raw file was written by `TwinFiles`."""
-    truth = read_truth(raw.parent)
-    return truth is not None and truth.get("synthetic") is True and raw.name in truth.get("files", ())
+    """Whether a raw file is what `TwinFiles` wrote: by its content, since another may have taken its name.
+
+    A call that was killed half-way leaves the newer truth.json under its temporary name.
+    """
+    truths = (read_truth(path) for path in (raw.parent / TRUTH, _partial(raw.parent, TRUTH)))
+    return any(truth is not None and _tells_of(truth, raw) for truth in truths)
 
 
-def read_truth(folder: Path) -> dict[str, Any] | None:
+def _tells_of(truth: dict[str, Any], raw: Path) -> bool:
+    if truth.get("synthetic") is not True or raw.name not in truth.get("files", ()):
+        return False
+    sizes, digests = truth.get("sizes", {}), truth.get("sha256")
     try:
-        truth = json.loads((folder / TRUTH).read_text(encoding="utf-8"))
+        if raw.stat().st_size != sizes.get(raw.name):
+            return False
+        # Those of earlier versions say no more than the size.
+        return digests is None or sha256_file(raw) == digests.get(raw.name)
+    except OSError:
+        return False
+
+
+def read_truth(path: Path) -> dict[str, Any] | None:
+    try:
+        truth = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return truth if isinstance(truth, dict) else None

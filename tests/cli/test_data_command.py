@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nestlab import cli
@@ -18,6 +20,27 @@ def test_a_twin_is_written_prepared_and_described_as_synthetic(kind, tmp_path, c
     assert cli.main(["data", "prepare", f"{kind}-synth", "--root", str(tmp_path / "raw")]) == 0
     assert cli.main(["data", "describe", f"{kind}-synth", "--root", str(tmp_path / "raw")]) == 0
     assert capsys.readouterr().out.count("SYNTHETIC") >= 2
+
+
+@pytest.mark.parametrize("kind", ["criteo-synth", "kuairand-synth"])
+def test_a_twin_s_full_name_is_a_kind_too(kind, tmp_path, capsys):
+    assert cli.main(["data", "synth", kind, "--rows", "20", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("truth.json")
+
+
+def test_rejects_are_told_by_reason_and_place(tmp_path, capsys):
+    assert cli.main(["data", "synth", "kuairand", "--rows", "200", "--out", str(tmp_path)]) == 0
+    folder = tmp_path / "KuaiRand-Pure" / "data"
+    prepare = ["data", "prepare", "kuairand-pure", "--root", str(tmp_path)]
+    assert cli.main(prepare) == 0
+    assert "rejected" not in capsys.readouterr().out.replace("rows_rejected", "")
+    for name in ("log_standard_4_22_to_5_08_pure.csv", "user_features_pure.csv"):
+        with open(folder / name, "a") as file:
+            file.write("1,2\n")
+    assert cli.main(prepare) == 0
+    *_, log, table, place = capsys.readouterr().out.splitlines()
+    assert (log, table) == ("rejected, not 19 fields: 1", "rejected in feature tables, not 31 fields: 1")
+    assert Path(place.removeprefix("rejected lines: ")).read_bytes().count(b"\n") == 2
 
 
 def test_options_of_kuairand_are_refused_elsewhere(capsys):

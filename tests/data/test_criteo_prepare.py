@@ -242,6 +242,19 @@ def test_no_network_no_pickle_no_progress_bar(root, prepared):
     assert not [p for p in prepared.rglob("*") if p.suffix in (".pkl", ".pickle", ".pt")]
 
 
+def test_no_thread_is_left_behind(root, prepared):
+    program = f"""
+        import threading
+        import nestlab.data as data
+        dataset = data.open_dataset("criteo-kaggle", {str(root)!r}, prepared={str(prepared)!r})
+        assert dataset.table.num_rows == 300
+        import tqdm
+        print(tqdm.tqdm.monitor_interval, [t.name for t in threading.enumerate() if t.name == "tqdm_monitor"])
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert ended.stdout == "10 []\n"
+
+
 def test_a_place_that_cannot_be_written_is_one_line(root, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="NESTLAB_PREPARED") as error:

@@ -1,6 +1,7 @@
 """The synthetic twin: the format, what it copies from the real data, and a signal that can be learnt."""
 
 import json
+import os
 
 import criteo_oracle as oracle
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
 import nestlab.data as data
-from nestlab.data import planted, synthetic
+from nestlab.data import planted, synthetic, twins
 from nestlab.data.criteo_format import COLUMNS
 from nestlab.errors import UserError
 
@@ -131,6 +132,48 @@ def test_synth_replaces_only_its_own_and_its_file_never_passes_for_real(tmp_path
     dataset = data.open_dataset("criteo-kaggle", file=raw, prepared=prepared)
     assert (dataset.info.kind, dataset.info.rows) == ("synthetic", 60)
     assert "SYNTHETIC" in dataset.info.title
+
+
+def test_a_real_file_in_the_twin_s_place_is_titled_real_and_never_replaced(tmp_path, prepared):
+    raw, truth_path = data.commands.synth("criteo", tmp_path, rows=50)
+    made = raw.read_bytes()
+    same_size = made[:-2] + (b"0" if made[-2:-1] != b"0" else b"1") + made[-1:]
+    for content in (same_size, made.split(b"\n")[0] + b"\n"):
+        raw.write_bytes(content)
+        dataset = data.open_dataset("criteo-kaggle", file=raw, prepared=prepared)
+        assert (dataset.info.kind, "SYNTHETIC" in dataset.info.title) == ("real", False)
+        with pytest.raises(UserError, match="was not written by this command"):
+            data.commands.synth("criteo", tmp_path, rows=60)
+        assert raw.read_bytes() == content
+    raw.write_bytes(made)
+    earlier = {key: value for key, value in json.loads(truth_path.read_text()).items() if key != "sha256"}
+    truth_path.write_text(json.dumps(earlier))
+    assert twins.is_twin(raw)
+
+
+def test_a_twin_whose_writing_was_killed_half_way_is_still_known(tmp_path, monkeypatch):
+    raw, _ = data.commands.synth("criteo", tmp_path, rows=50)
+    replace_file = os.replace
+
+    def killed(source, target):
+        if target.name == twins.TRUTH:
+            raise KeyboardInterrupt
+        replace_file(source, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(twins.os, "replace", killed)
+        data.commands.synth("criteo", tmp_path, rows=60)
+    assert raw.read_bytes().count(b"\n") == 60
+    assert twins.is_twin(raw)
+    data.commands.synth("criteo", tmp_path, rows=70)
+
+
+@pytest.mark.parametrize("content", ["mine", "{}", '{"synthetic": true, "files": ["another.tsv"]}'])
+def test_a_truth_json_that_is_not_this_twin_s_is_never_replaced(tmp_path, content):
+    (tmp_path / "truth.json").write_text(content)
+    with pytest.raises(UserError, match=r"truth\.json: is there and was not written by this command"):
+        data.commands.synth("criteo", tmp_path, rows=10)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("truth.json", content)]
 
 
 @pytest.mark.parametrize("arguments", [("avazu", 10, 0), ("criteo", 0, 0), ("criteo", 10, -1)])

@@ -76,8 +76,14 @@ def test_the_random_log_is_read_only_when_asked_for(tmp_path):
     assert both.describe(9)["plays"].loc[0, "at_random"] == pytest.approx(2 / 3)
     assert len({opened(tmp_path, logs=logs).info.fingerprint for logs in ("standard", "random", "both")}) == 3
     (tmp_path / "KuaiRand-Pure" / "data" / oracle.LATE).unlink()
-    with pytest.raises(UserError, match="no standard log there, only log_random"):
+    with pytest.raises(UserError, match=r"no standard log there \(.*\), only log_random.*; choose logs=random"):
         opened(tmp_path, "kuairand-pure")
+
+
+def test_a_random_log_that_is_not_there_is_named(tmp_path):
+    oracle.write_log(tmp_path, [event()])
+    with pytest.raises(UserError, match=rf"missing: {oracle.RANDOM}\), only {oracle.LATE}; choose logs=standard"):
+        opened(tmp_path, logs="random")
 
 
 def test_the_statistic_file_is_never_read(tmp_path):

@@ -118,6 +118,22 @@ def test_another_header_is_refused(tmp_path):
     with pytest.raises(UserError, match="not a KuaiRand video feature table") as error:
         read_table(path, VIDEO_TABLE, 1 << 20)
     assert "\n" not in str(error.value)
+    assert "column 11 is 'tag' instead of 'music_type'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda header: header + ",extra", "column 13, 'extra', is one too many"),
+        (lambda header: header.removesuffix(",tag"), "column 12, 'tag', is missing"),
+        (lambda header: header + " ", "column 12 is 'tag ' instead of 'tag'"),
+    ],
+)
+def test_the_first_column_that_differs_is_named(tmp_path, change, said):
+    path = oracle.write(tmp_path, "videos.csv", [], change(oracle.VIDEOS))
+    with pytest.raises(UserError) as error:
+        read_table(path, VIDEO_TABLE, 1 << 20)
+    assert said in str(error.value)
 
 
 def test_users_and_videos_without_features_are_kept_counted_and_missing(tmp_path):

@@ -174,3 +174,16 @@ def test_the_twin_s_files_never_pass_for_real_and_replace_only_their_own(tmp_pat
             data.commands.synth("kuairand", tmp_path / "none", **bad)
     with pytest.raises(UserError, match="is made, not read"):
         data.open_dataset("kuairand-synth", file=mine, prepared=prepared)
+
+
+def test_a_real_log_in_the_twin_s_place_is_never_replaced_and_a_mixture_is_not_titled_real(tmp_path, prepared):
+    paths = data.commands.synth("kuairand", tmp_path, rows=200)
+    mine = oracle.write_log(tmp_path, [oracle.event()])
+    with pytest.raises(UserError, match=f"{oracle.LATE}: is there and was not written by this command"):
+        data.commands.synth("kuairand", tmp_path, rows=100)
+    assert mine.read_text().count("\n") == 2
+    assert data.open_dataset("kuairand", tmp_path, prepared=prepared).info.kind == "synthetic"
+    for path in paths[:-1]:
+        if path.name not in (oracle.LATE, oracle.RANDOM):
+            path.unlink()
+    assert data.open_dataset("kuairand", tmp_path, prepared=prepared).info.title.startswith("KuaiRand-Pure (real, 1 of")
