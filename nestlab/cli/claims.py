@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from nestlab.cli.results import folder
 from nestlab.errors import UserError
 
 _USAGE = """nestlab claims [SOURCE] [--open] [--json] [--results DIR]
@@ -20,7 +21,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument("words", metavar="SOURCE | run ID", nargs="*", help="a source or the beginning of its name")
     parser.add_argument("--open", action="store_true", help="only claims that can be tested and have no answer yet")
     parser.add_argument("--json", action="store_true", help="one JSON value on standard output")
-    parser.add_argument("--results", metavar="DIR", default="results", help="default: results")
+    parser.add_argument("--results", metavar="DIR", help="default: results, here or in the project's folder")
     parser.set_defaults(main=main)
 
 
@@ -29,7 +30,7 @@ def main(args: argparse.Namespace) -> int:
     if words[:1] == ["run"]:
         if len(words) != 2:
             raise UserError("nestlab claims run takes one claim's id, such as NP-P-001")
-        return _run(words[1], args.results)
+        return _run(words[1], folder(args))
     if len(words) > 1:
         raise UserError(f"one source at a time, not {' '.join(words)}")
     return _list(words[0] if words else None, args)
@@ -40,7 +41,7 @@ def _list(source: str | None, args: argparse.Namespace) -> int:
     from nestlab.experiments.claims.judge import NOT_RUN
 
     chosen = loader.chosen(source)
-    found, ignored = recorded.read(args.results)
+    found, ignored = recorded.read(folder(args))
     rows = page.rows(chosen, found)
     if args.open:
         rows = [row for row in rows if row["verdict"] == NOT_RUN]

@@ -54,12 +54,11 @@ def main_compare(args: argparse.Namespace) -> int:
 
 
 def main_export(args: argparse.Namespace) -> int:
-    from pathlib import Path
 
     from nestlab import results
     from nestlab.cli.results import folder
+    from nestlab.files import write_atomic
     from nestlab.results import export
-    from nestlab.results.manifest import write_atomic
 
     if args.names[0] == "compare":
         if args.table is not None:
@@ -75,7 +74,7 @@ def main_export(args: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     try:
-        write_atomic(Path(args.out), text.encode("utf-8"))
+        write_atomic(args.out, text.encode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot write {args.out}: {error.strerror}") from None
     return 0

@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestlab import paths
 from nestlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def add_parser(subparsers) -> None:
     for command in (show, export, opened):
         command.add_argument("run", metavar="RUN", help="a run's folder, or the beginning of its id")
     for command in (show, export, opened, compared):
-        command.add_argument("--results", metavar="DIR", default="results", help="default: results")
+        command.add_argument("--results", metavar="DIR", help="default: results, here or in the project's folder")
 
 
 def main_show(args: argparse.Namespace) -> int:
@@ -75,7 +77,7 @@ def main_export(args: argparse.Namespace) -> int:
 def main_open(args: argparse.Namespace) -> int:
     from nestlab.tracing import serve
 
-    run = _run(args.run, args.results)
+    run, _ = _load(args.run, args.results)  # a file that cannot be read is told here, not by an empty page
     server = serve.server(_file(run), args.port)
     with server:
         print(f"run {run.id}: {serve.url(server)}  (Ctrl-C ends)", flush=True)
@@ -104,10 +106,10 @@ def main_diff(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run(name: str, results_dir: str) -> LoadedRun:
+def _run(name: str, results_dir: str | None) -> LoadedRun:
     from nestlab import results
 
-    return results.load(name, results_dir)
+    return results.load(name, results_dir or paths.results_dir())
 
 
 def _file(run: LoadedRun) -> Path:
@@ -119,13 +121,13 @@ def _file(run: LoadedRun) -> Path:
     return path
 
 
-def _load(name: str, results_dir: str) -> tuple[LoadedRun, Trace]:
+def _load(name: str, results_dir: str | None) -> tuple[LoadedRun, Trace]:
     from nestlab.tracing import read_chrome_trace
 
     run = _run(name, results_dir)
     try:
         return run, read_chrome_trace(_file(run))
-    except (OSError, EOFError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
         raise UserError(f"run {run.id}: its {FILE} cannot be read: {error}") from None
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import nbformat
 
 from nestlab.errors import UserError
-from nestlab.results.manifest import write_atomic
+from nestlab.files import write_atomic
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

@@ -69,9 +69,10 @@ def _shown(value: Any) -> str:
 
 
 def _hint(one: LoadedRun, other: LoadedRun, what: str) -> str:
-    """A twin that is made from the run's own seed is other data for every seed, which its name does not say."""
-    same_name = what == "data" and _data(one.manifest)[0] == _data(other.manifest)[0]
+    """What would make them comparable, where it can be told."""
+    if what != "data":
+        return ""
+    if _data(one.manifest)[0] != _data(other.manifest)[0]:
+        return "; choose one, say with --where dataset=NAME"
     synthetic = (one.manifest.get("dataset") or {}).get("kind") == "synthetic"
-    if same_name and synthetic and one.manifest.get("seed") != other.manifest.get("seed"):
-        return " (the synthetic rows were made from each run's own seed)"
-    return ""
+    return " (of a twin, rows and data_seed must be equal)" if synthetic else ""

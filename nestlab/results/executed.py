@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nestlab.files import temporary_name
 from nestlab.results import manifest
 
 NAME = "notebook.ipynb"
@@ -35,7 +36,7 @@ def _copied(folder: Path, named: str | None) -> dict[str, Any]:
     if named is None:
         return _absent("the kernel is not told which file it executes")
     source = Path(named)
-    temporary = manifest.temporary_name(folder / NAME)
+    temporary = temporary_name(folder / NAME)
     try:
         shutil.copyfile(source, temporary)
         temporary.replace(folder / NAME)

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nestlab.errors import UserError
+
 LEVEL = 0.95
 METHODS = ("t", "bootstrap")
 RESAMPLES = 10_000
+FEWEST_FOR_BOOTSTRAP = 8  # below, the percentiles of resampled means are far narrower than 95 %
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +79,14 @@ def _t(mean: float, error: float, freedom: float) -> tuple[float, float]:
 
 
 def _bootstrap(samples: list[np.ndarray]) -> tuple[float, float]:
-    """Percentiles of the mean of the first sample (less that of the second) over resamples; the same every time."""
+    """Percentiles of the mean of the first sample (less that of the second) over resamples; the same every time.
+
+    Raises:
+        UserError: too few seeds for the method.
+    """
+    fewest = min(map(len, samples))
+    if fewest < FEWEST_FOR_BOOTSTRAP:
+        raise UserError(f"a bootstrap over {fewest} seeds is far too sure; use {FEWEST_FOR_BOOTSTRAP} or --interval t")
     generator = np.random.default_rng(0)
     means = [s[generator.integers(0, len(s), (RESAMPLES, len(s)))].mean(axis=1) for s in samples]
     drawn = means[0] if len(means) == 1 else means[0] - means[1]

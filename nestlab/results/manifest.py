@@ -7,10 +7,11 @@ import hashlib
 import json
 import math
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from nestlab.files import write_atomic
 
 SCHEMA_VERSION = 1
 FILE = "manifest.json"
@@ -44,24 +45,6 @@ def update(folder: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = read(folder) | dict(changes)
     write(folder, merged)
     return merged
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Writes to a temporary name beside `path`, then renames: a reader sees the old file, the new one, or none."""
-    temporary = temporary_name(path)
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def temporary_name(path: Path) -> Path:
-    """A name beside `path`, of this thread alone; the leading dot keeps it out of every listing."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
 
 
 def config_hash(experiment: str, params: Mapping[str, Any], seed: int | None) -> str:

@@ -46,7 +46,7 @@ def candidates(
     found: dict[str, list[Candidate]] = {}
     for row in list_runs(results_dir).to_dict("records"):
         place = Path(row["path"])
-        if place.parent.name == KEPT_FOLDER or place.is_symlink() or not _is_no_result(place):
+        if place.parent.name == KEPT_FOLDER or place.is_symlink() or place.parent.is_symlink() or not _is_no_result(place):
             continue
         if experiment in (None, row["experiment"]):
             age = _age_days(row["start"], place)

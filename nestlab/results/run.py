@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestlab.files import temporary_name
 from nestlab.errors import UserError
 from nestlab.results import executed, machine, manifest, open_runs
 
@@ -142,7 +143,7 @@ class Run:
     def _place(self, name: str, write: Any) -> Path:
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = manifest.temporary_name(target)
+        temporary = temporary_name(target)
         try:
             write(temporary)
             os.replace(temporary, target)

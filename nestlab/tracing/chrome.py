@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nestlab.files import write_atomic
 from nestlab.tracing.exposed import exposed_stretches
 from nestlab.tracing.trace import COMPUTE, Event, Key, Sample, Trace
 
@@ -36,13 +36,7 @@ def write_chrome_trace(trace: Trace, path: str | Path, compute_lane: str = COMPU
     data = text.encode()
     if path.name.endswith(".gz"):
         data = gzip.compress(data, compresslevel=6, mtime=0)  # no time inside: equal traces are equal files
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    return write_atomic(path, data)
 
 
 def chrome_json(trace: Trace, compute_lane: str = COMPUTE) -> Json:

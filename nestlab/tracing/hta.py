@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from nestlab.files import write_atomic
 from nestlab.tracing.chrome import NS_PER_US, STEP_CATEGORY, Json
 from nestlab.tracing.trace import COMPUTE, Event, Key, Trace
 
@@ -108,10 +108,4 @@ def _times(start_ns: int, end_ns: int, origin_ns: int) -> Json:
 def _write(content: Json, path: Path) -> Path:
     # HTA looks for `"rank": 0` with a blank, line by line, so the file is neither compact nor one line.
     data = json.dumps(content, indent=0, allow_nan=False).encode()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    return write_atomic(path, gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)

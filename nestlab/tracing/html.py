@@ -8,7 +8,6 @@ tables are still there.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable
 from html import escape
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nestlab import plotting
+from nestlab.files import write_atomic
 from nestlab.tracing import memory
 from nestlab.tracing.exposed import OVERHEAD, Stretch, exposed_ns, exposed_stretches
 from nestlab.tracing.page_script import SCRIPT
@@ -31,14 +31,7 @@ _KIND_COLOURS = {
 
 def write_html(trace: Trace, path: str | Path, name: str = "", compute_lane: str = COMPUTE) -> Path:
     """Writes the page; a file of that name is replaced when all is written. `name` is the run's, for the title."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page(trace, name, compute_lane), encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    return write_atomic(path, page(trace, name, compute_lane).encode())
 
 
 def page(trace: Trace, name: str = "", compute_lane: str = COMPUTE) -> str:

@@ -164,3 +164,25 @@ def test_a_command_that_is_not_there_yet_is_refused():
         command.argv(claim, "results")
     claim = dataclasses.replace(claim, command="nestlab bench index")
     assert command.argv(claim, "results") == ["bench", "index"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"claim_id": ["a", "list"]},
+        {"how": ["measured"]},
+        {"obtained": "9" * 400},
+        {"obtained": "[" * 100_000},
+        {"obtained": "Infinity"},
+        {"obtained": b"1.5 and more"},
+    ],
+)
+def test_no_line_of_a_table_can_stop_the_register(line, tmp_path):
+    """Whatever a table holds, the other answers stand, and no value that is no number becomes one."""
+    run(tmp_path, Answer(SPEED, 2.0, "measured"))
+    broken = results.start("claims-test", {"n": 9}, results_dir=tmp_path)
+    made = {"claim_id": SPEED, "obtained": "2.5", "how": "measured", "note": ""} | line
+    broken.table("claims", pd.DataFrame([made]))
+    broken.finish()
+    assert register.answers(tmp_path)[SPEED].obtained == 2.0
+    assert "Published claims" in results.write_index(tmp_path).read_text()

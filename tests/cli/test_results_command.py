@@ -41,9 +41,19 @@ def test_compare_in_words(call, tmp_path):
 
 def test_compare_as_json(call, tmp_path):
     two_settings(tmp_path)
-    made = json.loads(call("compare", "--json", "--metric", "auc", "--by", "lr", "--interval", "bootstrap"))
+    made = json.loads(call("compare", "--json", "--metric", "auc", "--by", "lr"))
     assert made["caption"].endswith("measured") and [row["lr"] for row in made["rows"]] == [0.1, 0.2]
     assert made["rows"][0]["difference"] is None and made["rows"][1]["n"] == 3
+
+
+def test_a_bootstrap_over_few_seeds_is_refused(call, tmp_path):
+    two_settings(tmp_path)
+    told = call("compare", "--interval", "bootstrap", status=2)
+    assert "a bootstrap over 3 seeds is far too sure; use 8 or --interval t" in told
+    for lr in (0.1, 0.2):
+        for seed in range(10, 20):
+            finished(tmp_path, {"lr": lr, "scale": "smoke"}, seed, auc=lr + seed / 100)
+    assert "95 % interval" in call("compare", "--interval", "bootstrap")
 
 
 def test_one_seed_each_says_that_there_is_no_interval(call, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import subprocess
@@ -51,10 +52,13 @@ def test_show(tmp_path, capsys):
 def test_a_run_without_a_trace_and_a_broken_trace_are_one_line(tmp_path, capsys):
     run = made_run(tmp_path, traced=False)
     path = results.load(run, tmp_path).path
-    for broken in (None, b"", b"\x1f\x8bnothing", b"{}"):
+    whole = gzip.compress(b'{"traceEvents": []}' * 50)
+    flipped = whole[:20] + bytes(255 - byte for byte in whole[20:30]) + whole[30:]
+    nulls = [b'{"traceEvents": [{"ph": "X", "ts": null}], "metadata": null}', b'{"traceEvents": null}', b"[]"]
+    for broken in (None, b"", b"\x1f\x8bnothing", b"{}", flipped, *map(gzip.compress, nulls)):
         if broken is not None:
             (path / "trace.json.gz").write_bytes(broken)
-        for command in (["show", run], ["export", run], ["diff", run, run]):
+        for command in (["show", run], ["export", run], ["diff", run, run], ["open", run, "--no-browser"]):
             status, _, err = call(capsys, *command, "--results", str(tmp_path))
             assert status == 2 and err.count("\n") == 1 and "trace.json.gz" in err
 

@@ -107,7 +107,7 @@ def test_by_takes_what_follows_from_it(tmp_path):
     ("changes", "reason"),
     [
         ({"dataset": REAL}, r"their data differs: \S+ has criteo-synth ffffffffffff, \S+ has criteo-1tb aaaaaaaaaaaa"),
-        ({"dataset": TWIN | {"fingerprint": "e" * 64}}, r"made from each run's own seed"),
+        ({"dataset": TWIN | {"fingerprint": "e" * 64}}, r"of a twin, rows and data_seed must be equal"),
         ({"dataset": None}, r"no data set recorded"),
         ({"dataset": TWIN | {"convention": "raw"}}, r"convention differs: \S+ has none stated, \S+ has raw"),
         ({"dataset": TWIN | {"split": "by day"}}, r"split differs"),

@@ -132,6 +132,15 @@ def test_no_runs(tmp_path):
     assert "No runs yet" in Page(results.write_index(tmp_path / "new")).text
 
 
+def test_other_settings_are_other_courses(tmp_path):
+    """A figure over time is of one setting; seeds are the only thing that may differ."""
+    for lr in (0.1, 0.2):
+        for seed in (0, 1):
+            finished(tmp_path, {"lr": lr}, seed, auc=lr + seed)
+    text = Page(results.write_index(tmp_path)).text
+    assert "lr 0.1 · measured · 2 runs" in text and "lr 0.2 · measured · 2 runs" in text
+
+
 def test_other_parts_can_be_added(full, monkeypatch):
     def refuses(root, runs):
         raise UserError("<no> claims")

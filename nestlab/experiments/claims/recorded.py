@@ -93,10 +93,11 @@ def _of_run(row: dict[str, Any], ignored: list[str]) -> list[Answer]:
     found = []
     for line in reversed(lines):
         try:
-            obtained = json.loads(line["obtained"]) if isinstance(line["obtained"], str) else _simple(line["obtained"])
+            told = line["obtained"]
+            obtained = _simple(json.loads(told) if isinstance(told, str | bytes) else told)
             fault = _fault(line["claim_id"], obtained, line["how"])
-        except ValueError as error:
-            fault = str(error)
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            fault = f"it cannot be read: {error}"
         if fault is not None:
             ignored.append(f"run {row['run_id']}: {line['claim_id']}: {fault}")
         elif obtained is not None:  # a run that came to no value does not hide one that did
@@ -107,10 +108,10 @@ def _of_run(row: dict[str, Any], ignored: list[str]) -> list[Answer]:
 
 def _fault(claim_id: Any, obtained: Any, how: Any) -> str | None:
     """Why an answer cannot be used."""
-    claim = loader.by_id().get(claim_id)
+    claim = loader.by_id().get(claim_id) if isinstance(claim_id, str) else None
     if claim is None:
         return "no such claim"
-    if how not in TESTABLE:
+    if not isinstance(how, str) or how not in TESTABLE:
         return f"how: '{how}' is not one of {', '.join(TESTABLE)}"
     try:
         reached = verdict(claim, obtained)

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 from nestlab.errors import UserError
-from nestlab.results import manifest
+from nestlab.files import write_atomic
 from nestlab.results.page.document import document
 from nestlab.results.page.views import RunView, views
 
@@ -39,7 +39,7 @@ def write_index(results_dir: str | Path = "results", extra: Sequence[tuple[str, 
     text = document([*parts, *extra], runs)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        manifest.write_atomic(root / FILE, text.encode("utf-8"))
+        write_atomic(root / FILE, text.encode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot write {root / FILE}: {error.strerror}") from None
     return root / FILE
@@ -50,5 +50,5 @@ def _part(name: str, root: Path, runs: list[RunView]) -> tuple[str, str] | None:
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(root, runs)
-    except UserError as error:
+    except Exception as error:  # whatever it is, the other sections are not its hostages
         return module.rpartition(".")[2], f"<p>This section could not be made: {escape(str(error))}</p>"
