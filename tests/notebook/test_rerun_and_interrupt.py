@@ -104,11 +104,11 @@ def test_a_cell_that_fails_under_papermill_is_a_failed_run(tmp_path):
 TRAIN = """
 import pathlib
 from dataclasses import replace
-from nestlab.experiments import quickstart as module
+from nestlab.experiments import kept, quickstart as module
 module.SCALES["long"] = replace(module.SCALES["smoke"], max_steps=100_000, evaluations=10_000)
 def told(*words, **options):
     pathlib.Path("busy").touch()
-module.print = told
+kept.print = told
 run = module.quickstart(dataset="criteo-synth", scale="long", data_root="none", results_dir="results")
 """
 
