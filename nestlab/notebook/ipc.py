@@ -23,3 +23,9 @@ class KernelManager(AsyncKernelManager):
         # jupyter_client would put the sockets into the current folder under one name, which kernels that start at the
         # same time then share.
         return "127.0.0.1" if sys.platform == "win32" else f"{jupyter_runtime_dir()}/socket"
+
+    async def _async_interrupt_kernel(self) -> None:
+        # jupyter_client interrupts a kernel before it asks it to end. One that is idle has nothing to interrupt and now
+        # and then writes an error about it into the run's log; one that is busy is ended by the command that owns it.
+        if not self.shutting_down:
+            await super()._async_interrupt_kernel()
