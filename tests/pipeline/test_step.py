@@ -10,6 +10,7 @@ from tiny import DIM, FEATURES, make_batches, make_model, make_pipeline, train, 
 from torch import nn
 
 from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
+from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport
 from nestlab.models import DLRM, DenseOutput, RecModel
 from nestlab.pipeline import Inline, InvalidSchedule, Pipeline, Shuffled, Stage, build, builders
@@ -219,4 +220,6 @@ def test_a_pass_keeps_to_its_own_loader():
 
 def test_dlrm_needs_every_feature_it_names():
     model = make_model()
-    assert isinstance(model.dense, DLRM) and model.dense.features == FEATURES
+    wider = RecModel(model.embedding, DLRM(3, (*FEATURES, "city"), DIM, bottom=(8,), top=(8,)))
+    with pytest.raises(UserError, match="'city' is no pooled feature"):
+        list(make_pipeline(wider).run(make_batches(1)))
