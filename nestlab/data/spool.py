@@ -20,7 +20,7 @@ class Spool:
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._path, self._schema = path, schema
+        self._path = path
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._file, schema)
 

@@ -96,13 +96,11 @@ def verify() -> None:
             raise InstallError(f"{module} is installed but cannot be imported: {fault}")
 
 
-def import_fault(module: str) -> str | None:
-    """Why `import module` fails in a fresh interpreter, in one line; None if it works."""
-    return import_faults([module])[module]
-
-
 def import_faults(modules: list[str]) -> dict[str, str | None]:
-    """As `import_fault`, for several modules in one interpreter, one after the other, since they share their load."""
+    """Why each import fails in a fresh interpreter, in one line; None where it works.
+
+    One interpreter for all, one after the other, since they share their load.
+    """
     result = subprocess.run(
         [sys.executable, "-c", _IMPORTS, *modules],
         capture_output=True,
