@@ -14,7 +14,7 @@ import torch
 
 from nestlab.benchmarks.timing import interleave, rate
 from nestlab.embedding import KeySet, deduplicate, warm_up
-from nestlab.embedding.arena import Arena
+from nestlab.embedding.host.rows import Rows
 from nestlab.embedding.index import KeyIndex
 
 DISTRIBUTIONS = ("uniform", "zipf 1.05")
@@ -68,9 +68,9 @@ def _insertion(distribution: str, ids: np.ndarray, scale: Scale) -> list[dict]:
     sized = KeyIndex(ids.size)
 
     def insert(index: KeyIndex) -> None:
-        arena = Arena(1, torch.float32, ids.size * 4)  # rows are given out, no record is written
+        rows = Rows(ids.size, 4)  # rows are given out, no record is written
         for keys in calls:
-            index.find_or_insert(keys, arena)
+            index.find_or_insert(keys, rows)
 
     def clear(name: object) -> None:
         if name == "insert":
@@ -87,7 +87,7 @@ def _insertion(distribution: str, ids: np.ndarray, scale: Scale) -> list[dict]:
 
 def _reading(distribution: str, ids: np.ndarray, stream: np.ndarray, threads: int, scale: Scale) -> list[dict]:
     index, keys = KeyIndex(ids.size), KeySet(stream, [0, stream.size])
-    index.find_or_insert(KeySet(ids, [0, ids.size]), Arena(1, torch.float32, ids.size * 4))
+    index.find_or_insert(KeySet(ids, [0, ids.size]), Rows(ids.size, 4))
     tensor, whole = torch.from_numpy(stream), np.array([0, stream.size])
     work: dict[tuple[str, int], Callable[[], object]] = {  # numpy first: torch's worker thread spins on after its turn
         ("numpy.unique", 1): lambda: np.unique(stream, return_inverse=True),

@@ -16,6 +16,7 @@ from nestlab.embedding.optimizers import (
 from nestlab.embedding.pooling import Embedded, embed
 from nestlab.embedding.residency import Residency
 from nestlab.embedding.store import EmbeddingStore
+from nestlab.embedding.tiers import Tiers
 from nestlab.embedding.warmup import warm_up
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "StepInfo",
     "TableConfig",
     "TableGroup",
+    "Tiers",
     "deduplicate",
     "embed",
     "optimizer",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from nestlab.embedding import kernels
-from nestlab.embedding.arena import Arena, zeros_int64
+from nestlab.embedding.host.arena import zeros
+from nestlab.embedding.host.rows import Rows
 from nestlab.embedding.keyset import KeySet
 
 _MIN_CAPACITY = 64
@@ -14,13 +15,13 @@ _MIN_CAPACITY = 64
 class KeyIndex:
     """Open addressing over 16-byte slots, at most half full; see `kernels` for the layout.
 
-    One thread may change it at a time; look-ups beside a change are not defined. Rows are given out by an `Arena`, in
+    One thread may change it at a time; look-ups beside a change are not defined. A `Rows` book gives rows out, in
     order of first appearance, so that they do not depend on the hash function or on when the index grew.
     """
 
     def __init__(self, initial_keys: int = 1024) -> None:
         self._count = 0
-        self.slots = zeros_int64(2 * _capacity_for(initial_keys))
+        self.slots = zeros(2 * _capacity_for(initial_keys), np.int64)
 
     def __len__(self) -> int:
         return self._count
@@ -40,20 +41,18 @@ class KeyIndex:
         kernels.find(self.slots, keys.ids, keys.offsets, rows)
         return rows
 
-    def find_or_insert(self, keys: KeySet, arena: Arena) -> tuple[np.ndarray, np.ndarray]:
+    def find_or_insert(self, keys: KeySet, book: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Rows [U] of the keys, and the positions [new] of those that were inserted (their records are unwritten).
 
         Raises:
-            UserError: the arena cannot hold the new keys; nothing was changed then.
+            UserError: no room for the records of the new keys; nothing was changed then.
         """
-        if len(keys) > arena.available and (needed := self._count_unknown(keys)) > arena.available:
-            raise arena.exhausted(needed)
+        if len(keys) > book.available and (needed := self._count_unknown(keys)) > book.available:
+            raise book.exhausted(needed)
         rows, fresh = np.empty(len(keys), dtype=np.int64), np.empty(len(keys), dtype=np.int64)
         progress = np.array([0, 0, self._count, self.capacity // 2], dtype=np.int64)
         while True:
-            kernels.find_or_insert(
-                self.slots, keys.ids, keys.offsets, rows, fresh, arena.free, arena.allocator, progress
-            )
+            kernels.find_or_insert(self.slots, keys.ids, keys.offsets, rows, fresh, book.free, book.allocator, progress)
             self._count = int(progress[2])
             if progress[0] == len(keys):
                 return rows, fresh[: progress[1]]
@@ -82,7 +81,7 @@ class KeyIndex:
         return int((self.find(keys) < 0).sum())
 
     def _grow(self, capacity: int) -> None:
-        grown = zeros_int64(2 * capacity)
+        grown = zeros(2 * capacity, np.int64)
         kernels.rehash(self.slots, grown)
         self.slots = grown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from nestlab.batch import Batch
 from nestlab.embedding import kernels
-from nestlab.embedding.arena import zeros_int64
 from nestlab.embedding.config import TableGroup
+from nestlab.embedding.features.feature_kernels import tally
+from nestlab.embedding.host.arena import zeros
 from nestlab.embedding.keyset import KeySet, int64_array
 from nestlab.errors import UserError
 
@@ -27,14 +28,14 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        self._slots = zeros_int64(2 * 64)
+        self._slots = zeros(2 * 64, np.int64)
         self._stamp = 0
 
     def take(self, ids: int, stamps: int) -> tuple[np.ndarray, int]:
         """Slots for tables of up to `ids` ids each, and the last stamp used; `stamps` more are the caller's."""
         capacity = 1 << max(6, (2 * ids - 1).bit_length())
         if 2 * capacity > self._slots.size:
-            self._slots, self._stamp = zeros_int64(2 * capacity), 0
+            self._slots, self._stamp = zeros(2 * capacity, np.int64), 0
         elif self._stamp + stamps > _LAST_STAMP:
             self._slots[:] = 0
             self._stamp = 0
@@ -176,8 +177,12 @@ class GroupKeys:
     id_weights: Tensor | None = None
 
 
-def route(batch: Batch, layout: KeyLayout, scratch: Scratch | None = None) -> tuple[GroupKeys, ...]:
+def route(
+    batch: Batch, layout: KeyLayout, scratch: Scratch | None = None, count: bool = False
+) -> tuple[GroupKeys, ...]:
     """Deduplicates a batch's ids, per group. Results lie in host memory; ids on a device are copied there first.
+
+    With `count`, keys carry counts and clicks: what admission and eviction by score need, and deduplication destroys.
 
     Raises:
         UserError: features and tables do not match (see `KeyLayout.bind`).
@@ -188,7 +193,8 @@ def route(batch: Batch, layout: KeyLayout, scratch: Scratch | None = None) -> tu
     np.cumsum(lengths.sum(dim=1).numpy(), out=starts[1:])
     if starts[-1] != ids.size:
         raise ValueError(f"route: lengths that sum to {starts[-1]} for {ids.size} ids")
-    return tuple(_route_group(batch, bound, ids, lengths, starts, scratch) for bound in layout.bind(batch.features))
+    routed = tuple(_route_group(batch, bound, ids, lengths, starts, scratch) for bound in layout.bind(batch.features))
+    return tuple(_counted(group, batch.labels) for group in routed) if count else routed
 
 
 def _route_group(batch: Batch, bound: GroupBinding, ids, lengths: Tensor, starts, scratch) -> GroupKeys:
@@ -205,6 +211,13 @@ def _route_group(batch: Batch, bound: GroupBinding, ids, lengths: Tensor, starts
         lengths=lengths.index_select(0, torch.from_numpy(bound.columns)).reshape(-1),
         id_weights=_pick(batch.id_weights, begin, end),
     )
+
+
+def _counted(routed: GroupKeys, labels: Tensor) -> GroupKeys:
+    keys, labels = routed.keys, labels.detach().cpu().to(torch.float32).contiguous()
+    counts, clicks = np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys))
+    tally(routed.positions.numpy(), routed.lengths.numpy(), labels.numpy(), counts, clicks)
+    return replace(routed, keys=KeySet(keys.ids, keys.offsets, counts, clicks))
 
 
 def _pick(values: Tensor | None, begin: np.ndarray, end: np.ndarray) -> Tensor | None:

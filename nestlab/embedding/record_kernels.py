@@ -133,3 +133,11 @@ def lazy_adam(records, rows, grads, step_size, beta1, beta2, eps):
             mean[c] += (grad[c] - mean[c]) * rest1
             square[c] += (grad[c] * grad[c] - square[c]) * rest2
             weight[c] += step * (mean[c] / (np.sqrt(square[c]) + epsilon))
+
+
+@jit
+def stamp(last_seen, rows, number):
+    """last_seen[row] = number for rows [n] int64; negative rows are passed by."""
+    for i in range(rows.size):
+        if rows[i] >= 0:
+            last_seen[rows[i]] = number

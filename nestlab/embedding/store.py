@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,30 +10,31 @@ from torch import Tensor
 
 from nestlab.embedding.config import TableConfig, TableGroup, group_tables
 from nestlab.embedding.counters import Counters
-from nestlab.embedding.direct import Direct
-from nestlab.embedding.host import HostTier
+from nestlab.embedding.device import make_tier
+from nestlab.embedding.host.tier import HostTier, make_memory
 from nestlab.embedding.initialisation import Initialiser
 from nestlab.embedding.keys import KeyLayout
 from nestlab.embedding.keyset import KeySet, int64_array
 from nestlab.embedding.optimizers import RowOptimizer, StepInfo
-from nestlab.embedding.residency import Residency
+from nestlab.embedding.residency import NO_ROWS, Call, GroupResidency, Residency
+from nestlab.embedding.tiers import Tiers
 from nestlab.embedding.warmup import warm_up
-from nestlab.errors import NotAvailableYet, UserError
-
-_TIERS = {"direct": Direct}
-_PLANNED_TIERS = ("dual_buffer", "slot_cache")
+from nestlab.errors import UserError
 
 
 class EmbeddingStore:
     """Tables whose rows appear when ids do; `[weight | optimizer state]` a record.
 
-    The calls of one batch come in the order prepare, commit, gather …, apply, writeback, release. `prepare` calls come
-    in batch order, one at a time, and may run beside gather and apply of earlier batches.
+    The calls of one batch come in the order prepare, commit, gather …, apply, writeback, release; `prepare` is resolve,
+    plan and retrieve in one. `prepare` calls come in batch order, one at a time, and may run beside gather and apply of
+    earlier batches, as far as the edges of nestlab/pipeline/edges.py allow for the device tier at hand.
 
     Attributes:
-        groups: tables of equal dim, each with one index, one arena, one address space.
+        groups: tables of equal dim, each with one index, one address space and one device tier.
         layout: which feature looks up which table, for `keys.route`.
+        options: the tiers.
         counters: sums over everything trained so far.
+        last_step: number of the newest step applied: a later pipeline counts on from there.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class EmbeddingStore:
         *,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
-        device_tier: str = "direct",
+        tiers: Tiers | None = None,
     ) -> None:
         """
         Args:
@@ -51,29 +52,27 @@ class EmbeddingStore:
             optimizer: one for all tables.
             seed: of initial weights.
             dtype: of records, float32 or float64.
-            device_tier: `direct` so far.
+            tiers: where records live; None: in host memory alone (`Direct`), every id admitted.
 
         Raises:
-            UserError: names clash, the dtype or the tier is unknown.
-            NotAvailableYet: a tier of the design that is not built yet.
+            UserError: names clash, or the dtype is unknown.
         """
         if dtype not in (torch.float32, torch.float64):
             raise UserError(f"EmbeddingStore: records are float32 or float64, not {dtype}")
-        tier = _tier(device_tier)
         warm_up(dtype)
+        self.options = tiers or Tiers()
         self.optimizer, self.seed, self.dtype = optimizer, seed, dtype
         self.groups: tuple[TableGroup, ...] = group_tables(tables, optimizer.state_width)
         self.layout = KeyLayout(self.groups)
-        self.last_step = 0  # number of the newest step applied: a later pipeline counts on from there
+        self.last_step = 0
         self.counters = Counters()
-        self.hosts = tuple(
-            HostTier(group, Initialiser(group, seed, optimizer.initial_state), dtype) for group in self.groups
-        )
-        self.tier = tier(self.hosts, optimizer)
+        self.hosts = tuple(map(self._make_host, self.groups))
+        self.tiers = tuple(make_tier(host, optimizer, self.options, self.counters) for host in self.hosts)
         self._where = {t.name: (group.number, i) for group in self.groups for i, t in enumerate(group.tables)}
+        self._live: dict[int, Residency] = {}  # training batches between resolve and release, by number
 
     def prepare(self, keys: Sequence[KeySet], train: bool = True, batch: int | None = None) -> Residency:
-        """Finds the rows of a batch's unique keys, one KeySet a group.
+        """Finds the rows of a batch's unique keys, one KeySet a group, and fetches their records.
 
         With `train`, unknown keys are inserted with initialised records. Without, nothing changes anywhere: unknown
         keys get row −1, and read what initialisation would give.
@@ -83,39 +82,63 @@ class EmbeddingStore:
 
         Raises:
             ValueError: not one KeySet a group, or not one run a table in it.
-            UserError: host memory cannot hold the new keys; nothing was changed in their group.
+            UserError: host memory or the device tier cannot hold the batch; no group was changed after the first that
+                refused.
         """
-        self._check_keys(keys)
         if not train:
-            rows = [host.find(k) for host, k in zip(self.hosts, keys, strict=True)]
-            return self._residency(keys, rows, False, batch or 0)
-        rows = []
-        for host, group_keys in zip(self.hosts, keys, strict=True):
-            found, inserts = host.find_or_insert(group_keys)
-            rows.append(found)
-            self.counters.inserts += inserts
-            self.counters.hits += len(group_keys) - inserts
-        self.counters.batches += 1
-        return self._residency(keys, rows, True, self.counters.batches if batch is None else batch)
+            return self._look(keys, batch or 0)
+        residency = self.resolve(keys, batch)
+        self.plan(residency)
+        self.retrieve(residency)
+        return residency
+
+    def resolve(self, keys: Sequence[KeySet], batch: int | None = None) -> Residency:
+        """The first part of `prepare`: which keys are admitted, and their rows; new keys are inserted."""
+        self._check_keys(keys)
+        number = self.counters.batches + 1
+        groups = [self._resolve_group(host, k, number) for host, k in zip(self.hosts, keys, strict=True)]
+        self.counters.batches = number
+        name = self.options.device_tier
+        residency = Residency(number if batch is None else batch, number, name, tuple(groups), True, [Call.RESOLVE])
+        self._live[number] = residency
+        return residency
+
+    def plan(self, residency: Residency) -> None:
+        """The second part: places in the device tier, and which rows leave it. Data only, no record moves.
+
+        Raises:
+            CacheTooSmall: the batches in flight do not fit the device tier. Nothing was changed then.
+        """
+        residency.require_live("plan")
+        for tier, group in zip(self.tiers, residency.groups, strict=True):
+            try:
+                tier.plan(group)
+            except UserError:
+                self._undo(residency)
+                raise
+        residency.done.append(Call.PLAN)
+
+    def retrieve(self, residency: Residency) -> None:
+        """The third part: records that the device tier lacks are fetched from below, new ones initialised."""
+        self._call("retrieve", residency, lambda tier, group: tier.retrieve(group), Call.RETRIEVE)
 
     def commit(self, residency: Residency) -> None:
         """Makes the device tier hold the newest records. Direct has none: nothing to do."""
-        residency.require_live("commit")
-        self.tier.commit(residency)
+        self._call("commit", residency, lambda tier, group: tier.commit(group), Call.COMMIT)
 
     def gather(self, residency: Residency, group: int, positions: Tensor | None = None) -> Tensor:
-        """[n, dim] weights of the unique keys at `positions` [n] int64 (all when None).
+        """[n, dim] weights of the unique keys at `positions` [n] int64 (all when None), on the tier's device.
 
         A copy: it may become an autograd leaf, and a later `apply` does not change it.
         """
         residency.require_live("gather")
-        rows = self.tier.gather(residency, group, positions)
+        rows = self.tiers[group].gather(residency.groups[group], positions)
         if residency.train:
             self.counters.bytes_gathered += rows.nbytes
         return rows
 
     def apply(self, residency: Residency, grads: Sequence[Tensor], step: StepInfo) -> None:
-        """One row-optimizer step, per group on grads [U, dim], summed per key.
+        """One row-optimizer step, per group on grads [U, dim], summed per key. Keys without a row are passed by.
 
         Raises:
             RuntimeError: the residency is released, or was prepared for evaluation.
@@ -124,26 +147,46 @@ class EmbeddingStore:
         residency.require_live("apply")
         if not residency.train:
             raise RuntimeError(f"apply: batch {residency.batch} was prepared with train=False; nothing may change")
-        for group, keys, grad in zip(self.groups, residency.keys, grads, strict=True):
-            if tuple(grad.shape) != (len(keys), group.dim):
+        for group, held, tier, grad in zip(self.groups, residency.groups, self.tiers, grads, strict=True):
+            if tuple(grad.shape) != (len(held.keys), group.dim):
                 raise ValueError(
-                    f"apply: gradient of group {group.number} is {tuple(grad.shape)}, not {(len(keys), group.dim)}"
+                    f"apply: gradient of group {group.number} is {tuple(grad.shape)}, not {(len(held.keys), group.dim)}"
                 )
-            grad = grad.detach().to(self.dtype).contiguous()
-            self.tier.apply(residency, group.number, grad, step)
-            self.counters.bytes_updated += len(keys) * group.record_width * self.dtype.itemsize
+            tier.apply(held, grad.detach().to(self.dtype).contiguous(), step)
+            updated = len(held.keys) - held.rowless.size
+            self.counters.bytes_updated += updated * group.record_width * self.dtype.itemsize
         self.last_step = max(self.last_step, step.number)
+        residency.done.append(Call.APPLY)
 
     def writeback(self, residency: Residency) -> None:
-        """Queues changed records for the tier below. Direct changes them in place: nothing to do."""
-        residency.require_live("writeback")
-        self.tier.writeback(residency)
+        """Hands changed records to the tier below. Direct changes them in place: nothing to do."""
+        self._call("writeback", residency, lambda tier, group: tier.writeback(group), Call.WRITEBACK)
 
     def release(self, residency: Residency) -> None:
         """Ends the use of a residency; any further use raises RuntimeError."""
         residency.require_live("release")
-        self.tier.release(residency)
-        residency.released = True
+        if residency.train:
+            for tier, group in zip(self.tiers, residency.groups, strict=True):
+                tier.release(group)
+            self._live.pop(residency.number, None)
+        residency.done.append(Call.RELEASE)
+
+    def settle(self) -> None:
+        """Makes the calls that interrupted batches still owe, but for their update, so that others can follow."""
+        for residency in list(self._live.values()):
+            for call, method in self._owed():
+                if call not in residency.done:
+                    method(residency)
+
+    def flush(self) -> None:
+        """Makes the host tier hold the newest record of every row; what is cached stays cached.
+
+        Raises:
+            RuntimeError: batches are in flight.
+        """
+        self.require_quiet("flush")
+        for tier in self.tiers:
+            tier.flush()
 
     def full_weight(self, table: str, ids: Tensor | np.ndarray) -> Tensor:
         """[n, dim]: the weight of each id [n] (repeats allowed), whether it was ever touched or not. Changes nothing.
@@ -154,23 +197,79 @@ class EmbeddingStore:
         ids = int64_array(ids)
         offsets = np.zeros(len(self.groups[group].tables) + 1, dtype=np.int64)
         offsets[number + 1 :] = ids.size
-        keys, host = KeySet(ids, offsets), self.hosts[group]
-        return host.weights_or_default(torch.from_numpy(host.find(keys)), keys, np.arange(ids.size))
+        looked = self._look_group(group, KeySet(ids, offsets))
+        return self.tiers[group].gather(looked, None).cpu()
 
     def export(self, table: str) -> dict[str, Tensor]:
-        """ids [n] int64 ascending, weight [n, dim], state [n, s]: two equal runs export equal bytes."""
+        """ids [n] int64 ascending, weight [n, dim], state [n, s]: two equal runs export equal bytes.
+
+        Raises:
+            RuntimeError: batches are in flight, whose keys would be among them untrained.
+        """
         group, number = self._locate(table)
+        self.flush()
         return self.hosts[group].export(number)
 
     def nbytes(self) -> dict[str, int]:
         """Bytes of the index and of the records ever given out, over all groups."""
-        return {
-            "index": sum(host.index.nbytes for host in self.hosts),
-            "records": sum(host.arena.nbytes for host in self.hosts),
-        }
+        parts = [host.nbytes for host in self.hosts]
+        return {name: sum(part[name] for part in parts) for name in ("index", "records")}
 
-    def _residency(self, keys, rows, train: bool, batch: int) -> Residency:
-        return Residency(batch, self.tier.name, tuple(keys), tuple(map(torch.from_numpy, rows)), train)
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the device tier: slots or buffers, and the maps that go with them."""
+        return sum(tier.nbytes for tier in self.tiers)
+
+    def require_quiet(self, call: str) -> None:
+        """Raises RuntimeError while batches are in flight."""
+        if self._live:
+            raise RuntimeError(f"{call}: {len(self._live)} batches are in flight; drain the pipeline first")
+
+    def _make_host(self, group: TableGroup) -> HostTier:
+        initialiser = Initialiser(group, self.seed, self.optimizer.initial_state)
+        return HostTier(group, initialiser, make_memory(group, self.dtype, self.options), self.options)
+
+    def _resolve_group(self, host: HostTier, keys: KeySet, number: int) -> GroupResidency:
+        rows, fresh = host.resolve(keys, number)
+        held = GroupResidency(keys, rows, fresh, number, True)
+        self.counters.inserts += fresh.size
+        self.counters.known += len(keys) - fresh.size - held.rowless.size
+        self.counters.refused += held.rowless.size
+        return held
+
+    def _look(self, keys: Sequence[KeySet], batch: int) -> Residency:
+        self._check_keys(keys)
+        groups = tuple(self._look_group(number, k) for number, k in enumerate(keys))
+        return Residency(batch, self.counters.batches, self.options.device_tier, groups, False)
+
+    def _look_group(self, group: int, keys: KeySet) -> GroupResidency:
+        held = GroupResidency(keys, self.hosts[group].find(keys), NO_ROWS, self.counters.batches, False)
+        self.tiers[group].look(held)
+        return held
+
+    def _undo(self, residency: Residency) -> None:
+        """A batch that does not fit leaves no key behind."""
+        for host, group in zip(self.hosts, residency.groups, strict=True):
+            host.undo(group)
+            self.counters.inserts -= group.fresh.size
+        residency.done.append(Call.RELEASE)
+        self._live.pop(residency.number, None)
+
+    def _call(self, name: str, residency: Residency, call: Callable, done: Call) -> None:
+        residency.require_live(name)
+        if residency.train:
+            for tier, group in zip(self.tiers, residency.groups, strict=True):
+                call(tier, group)
+        residency.done.append(done)
+
+    def _owed(self) -> tuple[tuple[Call, Callable[[Residency], None]], ...]:
+        return (
+            (Call.PLAN, self.plan),
+            (Call.RETRIEVE, self.retrieve),
+            (Call.COMMIT, self.commit),
+            (Call.WRITEBACK, self.writeback),
+            (Call.RELEASE, self.release),
+        )
 
     def _check_keys(self, keys: Sequence[KeySet]) -> None:
         tables, runs = [len(group.tables) for group in self.groups], [k.offsets.size - 1 for k in keys]
@@ -181,11 +280,3 @@ class EmbeddingStore:
         if table not in self._where:
             raise UserError(f"no table is called '{table}'; there are {', '.join(self._where)}")
         return self._where[table]
-
-
-def _tier(name: str):
-    if name in _PLANNED_TIERS:
-        raise NotAvailableYet(f"device_tier '{name}' is not available yet; use direct")
-    if name not in _TIERS:
-        raise UserError(f"unknown device_tier '{name}'; use one of {', '.join((*_TIERS, *_PLANNED_TIERS))}")
-    return _TIERS[name]

@@ -39,6 +39,7 @@ def _warm_records(dtype: type) -> None:
     row, ids, grads = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), dtype)
     salts, bounds = np.zeros(1, np.uint64), np.ones(1)
     records = np.zeros((1, 3), dtype)
+    record_kernels.stamp(np.zeros(1, np.int32), row, 1)
     record_kernels.initialise(records, row, ids, row.copy(), salts, bounds, 1, 0.0)
     record_kernels.sgd(records, row, grads, 0.1)
     record_kernels.adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-10)

@@ -62,6 +62,7 @@ class Pipeline:
         self.recorder = recorder
         model.dense.to(device)
         optimizer.zero_grad(set_to_none=True)  # what an interrupted step left behind is not this pipeline's
+        model.embedding.settle()
         self._queues = torch.device(device).type != "cpu"
         self._step = TrainStep(model, optimizer, transport or LocalTransport(), torch.device(device))
         self._progress = Progress(self.schedule, executor or Inline())

@@ -115,8 +115,7 @@ class TrainStep:
             batches += b.batch_bytes
             activations += b.activation_bytes
             exchange += b.exchange_bytes
-        buffers = getattr(self.model.embedding.tier, "nbytes", 0)  # Direct has no device tier
-        return InUse(self._tables, buffers, batches, activations, exchange)
+        return InUse(self._tables, self.model.embedding.device_bytes, batches, activations, exchange)
 
     def dense_bytes(self) -> int:
         """Weights of the dense part, as many gradients, and what the optimizer keeps."""
@@ -153,7 +152,7 @@ class TrainStep:
             raise MissingInput(f"batch {t} comes after batch {self._prepared}: an edge of the schedule is missing")
         b.residency = self.model.embedding.prepare([group.keys for group in b.need("routed")], batch=t)
         self._tables = sum(self.model.embedding.nbytes().values())
-        b.batch_bytes += sum(rows.nbytes for rows in b.residency.rows)
+        b.batch_bytes += b.residency.nbytes
         self._prepared = t
 
     def emb_exchange(self, t: int) -> int:

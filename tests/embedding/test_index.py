@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestlab.embedding.arena import Arena
+from nestlab.embedding.host.arena import Arena
+from nestlab.embedding.host.rows import Rows
 from nestlab.embedding.index import KeyIndex
 from nestlab.embedding.keyset import KeySet
 from nestlab.errors import UserError
@@ -41,7 +42,7 @@ def key_set(keys: list[tuple[int, int]], tables: int = TABLES) -> tuple[KeySet, 
 @given(st.lists(OPERATION, max_size=12))
 def test_any_sequence_of_operations_equals_a_dict(operations):
     """Broken on purpose: with `_close_gap` merely emptying the slot, a later find misses a key and this fails."""
-    index, arena, model, freed = KeyIndex(1), Arena(1, torch.float32, 1 << 16), {}, []
+    index, book, model, freed = KeyIndex(1), Rows(1 << 14, 4), {}, []
     used = 0
     for name, keys in operations:
         keys, ordered = key_set(keys)
@@ -51,16 +52,16 @@ def test_any_sequence_of_operations_equals_a_dict(operations):
         elif name == "remove":
             assert index.remove(keys).tolist() == expected
             gone = [model.pop(key) for key in ordered if key in model]
-            arena.give_back(np.array(gone, dtype=np.int64))
+            book.give_back(np.array(gone, dtype=np.int64))
             freed += gone
         else:
-            rows, fresh = index.find_or_insert(keys, arena)
+            rows, fresh = index.find_or_insert(keys, book)
             assert fresh.tolist() == [i for i, key in enumerate(ordered) if key not in model]
             for key in ordered:
                 if key not in model:  # freed rows first, the last one freed before the others
                     model[key] = freed.pop() if freed else (used := used + 1) - 1
             assert rows.tolist() == [model[key] for key in ordered]
-        assert len(index) == len(model) == arena.rows
+        assert len(index) == len(model) == book.used
         assert len(set(model.values())) == len(model), "two keys share a row"
     everything, ordered = key_set(sorted(model))
     assert index.find(everything).tolist() == [model[key] for key in ordered]
@@ -78,7 +79,7 @@ def test_structured_ids_do_not_cluster(shift):
     ids = (np.arange(count, dtype=np.int64) - count // 2) << shift
     ids = np.unique(ids)
     index = KeyIndex(1)
-    rows, fresh = index.find_or_insert(KeySet(ids, [0, ids.size]), Arena(1, torch.float32, 1 << 20))
+    rows, fresh = index.find_or_insert(KeySet(ids, [0, ids.size]), Rows(1 << 18, 4))
     assert rows.tolist() == fresh.tolist() == list(range(ids.size))
     words = index.slots[1::2] != 0
     runs = np.diff(np.flatnonzero(np.diff(np.concatenate(([0], words.astype(np.int8), [0]))) != 0))[::2]
@@ -91,8 +92,8 @@ def test_one_id_in_many_tables_is_as_many_keys():
     test against a dict above is too small to see it."""
     tables, ids = 64, np.arange(300)
     keys = KeySet(np.tile(ids, tables), np.arange(tables + 1) * ids.size)
-    index, arena = KeyIndex(1), Arena(1, torch.float32, 1 << 20)
-    rows, fresh = index.find_or_insert(keys, arena)
+    index, book = KeyIndex(1), Rows(1 << 18, 4)
+    rows, fresh = index.find_or_insert(keys, book)
     assert fresh.size == len(keys) and np.unique(rows).size == len(keys)
     half = KeySet(np.tile(ids, tables // 2), np.concatenate((np.arange(33) * 300, np.full(32, 9600))))
     assert (index.remove(half) == rows[:9600]).all()
@@ -105,7 +106,7 @@ def test_rows_do_not_depend_on_growth():
     results = []
     for initial in (1, 10_000):
         index = KeyIndex(initial)
-        results.append(index.find_or_insert(keys, Arena(1, torch.float32, 1 << 20))[0])
+        results.append(index.find_or_insert(keys, Rows(1 << 18, 4))[0])
     assert (results[0] == results[1]).all()
     grown = KeyIndex(1)
     grown.reserve(5_000)
@@ -113,22 +114,22 @@ def test_rows_do_not_depend_on_growth():
 
 
 def test_finding_known_keys_does_not_grow_a_half_full_index():
-    index, arena = KeyIndex(32), Arena(1, torch.float32, 1 << 16)
+    index, book = KeyIndex(32), Rows(1 << 14, 4)
     keys = KeySet(np.arange(32), [0, 32])
-    index.find_or_insert(keys, arena)
+    index.find_or_insert(keys, book)
     slots = index.slots
-    index.find_or_insert(keys, arena)
+    index.find_or_insert(keys, book)
     assert index.slots is slots and index.capacity == 64
 
 
 def test_growth_keeps_earlier_addresses_and_values():
     arena = Arena(8, torch.float32, 1 << 26)
-    index = KeyIndex(1)
-    index.find_or_insert(KeySet(np.arange(4), [0, 4]), arena)
+    index, book = KeyIndex(1), Rows(arena.row_capacity, arena.record_bytes)
+    index.find_or_insert(KeySet(np.arange(4), [0, 4]), book)
     arena.array[:4] = 7.0
     address, view = arena.records.data_ptr(), arena.records[:4]
     for start in range(4, 400_000, 50_000):
-        rows, _ = index.find_or_insert(KeySet(np.arange(start, start + 50_000), [0, 50_000]), arena)
+        rows, _ = index.find_or_insert(KeySet(np.arange(start, start + 50_000), [0, 50_000]), book)
         arena.array[rows] = 1.0
     assert arena.records.data_ptr() == address
     assert (view == 7.0).all() and (arena.records[4] == 1.0).all()
@@ -137,7 +138,7 @@ def test_growth_keeps_earlier_addresses_and_values():
 def test_reserved_memory_is_committed_by_touch_only():
     resident = _resident_bytes()
     arena = Arena(16, torch.float32, 8 << 30)
-    assert arena.capacity * arena.record_bytes > 1 << 30
+    assert arena.row_capacity * arena.record_bytes > 1 << 30
     arena.array[: 1 << 14] = 1.0  # 1 MB of records
     assert _resident_bytes() - resident < 64 << 20
 
@@ -151,13 +152,13 @@ def _resident_bytes() -> int:
 
 
 def test_exhausted_memory_is_one_clear_error_and_changes_nothing():
-    arena, index = Arena(4, torch.float32, 16 * 10), KeyIndex(64)
-    index.find_or_insert(KeySet(np.arange(8), [0, 8]), arena)
+    book, index = Rows(Arena(4, torch.float32, 16 * 10).row_capacity, 16), KeyIndex(64)
+    index.find_or_insert(KeySet(np.arange(8), [0, 8]), book)
     before = index.slots.copy()
     with pytest.raises(UserError, match="host memory exhausted: 4 more rows of 16 bytes"):
-        index.find_or_insert(KeySet(np.arange(12), [0, 12]), arena)
-    assert (index.slots == before).all() and arena.rows == 8 and len(index) == 8
-    rows, _ = index.find_or_insert(KeySet(np.arange(10), [0, 10]), arena)  # known keys need no room
+        index.find_or_insert(KeySet(np.arange(12), [0, 12]), book)
+    assert (index.slots == before).all() and book.used == 8 and len(index) == 8
+    rows, _ = index.find_or_insert(KeySet(np.arange(10), [0, 10]), book)  # known keys need no room
     assert rows.tolist() == list(range(10))
 
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestlab.embedding import SGD, Adagrad, EmbeddingStore, KeySet, LazyAdam, StepInfo, TableConfig
-from nestlab.errors import NotAvailableYet, UserError
+from nestlab.embedding import SGD, Adagrad, EmbeddingStore, KeySet, LazyAdam, StepInfo, TableConfig, Tiers
+from nestlab.errors import UserError
 
 pytestmark = pytest.mark.core
 
@@ -35,7 +35,13 @@ def step(store: EmbeddingStore, keys: list[KeySet], number: int = 1) -> None:
 def snapshot(store: EmbeddingStore) -> list:
     """Everything a store holds, as bytes."""
     return [
-        [host.index.slots.tobytes(), host.arena.array[:100].tobytes(), host.arena.allocator.tobytes(), len(host.index)]
+        [
+            host.index.slots.tobytes(),
+            host.memory.array[:100].tobytes(),
+            host.rows.allocator.tobytes(),
+            host.rows.last_seen[:100].tobytes(),
+            len(host.index),
+        ]
         for host in store.hosts
     ] + [store.counters.as_dict(), store.nbytes()]
 
@@ -53,7 +59,7 @@ def test_evaluation_changes_nothing_and_reads_what_initialisation_would_give():
     before = snapshot(store)
     keys = keys_of([9, 1, -3], [1, 2], [INT64.min, 5])
     residency = store.prepare(keys, train=False)
-    assert (residency.rows[0] == -1).tolist() == [True, False, True, False, True]
+    assert (residency.groups[0].rows == -1).tolist() == [True, False, True, False, True]
     rows = [store.gather(residency, i) for i in range(2)]
     some = store.gather(residency, 0, torch.tensor([4, 0, 1, 0]))
     with pytest.raises(RuntimeError, match="train=False"):
@@ -101,7 +107,7 @@ def test_initial_values_are_uniform_and_differ_by_table_name_seed_and_id():
 
 def test_state_starts_as_the_optimizer_says():
     store = make(Adagrad(lr=0.1, initial_accumulator=0.25))
-    store.prepare(keys_of([1], [], [2]))
+    store.release(store.prepare(keys_of([1], [], [2])))
     assert (store.export("a")["state"] == 0.25).all() and store.export("c")["state"].shape == (1, 7)
 
 
@@ -142,7 +148,7 @@ def test_counters_and_bytes():
     step(store, keys_of([1, 2], [1], [5]))
     step(store, keys_of([2, 3], [], [5]), 2)
     counters = store.counters
-    assert (counters.batches, counters.hits, counters.inserts) == (2, 2, 5)
+    assert (counters.batches, counters.known, counters.inserts) == (2, 2, 5)
     assert counters.bytes_updated == (3 + 2) * 8 * 4 + 2 * 14 * 4
     assert store.nbytes()["records"] == 4 * 8 * 4 + 1 * 14 * 4 and store.nbytes()["index"] > 0
 
@@ -155,10 +161,8 @@ def test_wrong_calls_are_named():
         store.apply(store.prepare(keys_of([1], [], [])), [torch.ones(2, 4), torch.ones(0, 7)], StepInfo(1))
     with pytest.raises(UserError, match="no table is called 'z'"):
         store.full_weight("z", np.arange(2))
-    with pytest.raises(NotAvailableYet, match="slot_cache"):
-        make(device_tier="slot_cache")
     with pytest.raises(UserError, match="unknown device_tier"):
-        make(device_tier="magic")
+        make(tiers=Tiers(device_tier="magic"))
     with pytest.raises(UserError, match="float32 or float64"):
         make(dtype=torch.float16)
 

@@ -38,62 +38,41 @@ def reserve(nbytes: int) -> mmap.mmap:
     return memory
 
 
-def zeros_int64(count: int) -> np.ndarray:
-    """[count] int64 zeros over huge pages, for hash tables."""
-    return np.frombuffer(reserve(count * 8), dtype=np.int64)
+def zeros(count: int, dtype: type) -> np.ndarray:
+    """[count] zeros that cost memory page by page, as they are written."""
+    return np.frombuffer(reserve(max(count, 1) * np.dtype(dtype).itemsize), dtype=dtype, count=count)
 
 
 class Arena:
-    """Growable records `[capacity, width]` of one dtype that never move.
+    """Records `[rows, width]` of one dtype that never move: the memory of a host tier without a disk below it.
+
+    A row's record lies at the row's own place, so that `frame` and `row` are one and nothing is ever to be brought up.
 
     Attributes:
-        records: [capacity, width] Tensor over the whole reservation; rows never given out read as zeros.
+        records: [row_capacity, width] Tensor over the whole reservation; rows never given out read as zeros.
         array: the same memory as a numpy array, for the kernels.
-        allocator: [2] int64: rows ever given out, rows now in the free list (the kernels change it).
-        free: [≥ allocator[1]] int64: rows to be reused, last one first.
     """
 
     def __init__(self, width: int, dtype: torch.dtype, limit_bytes: int | None = None) -> None:
         self.record_bytes = width * dtype.itemsize
         memory = _reserve_up_to(memory_bytes() if limit_bytes is None else limit_bytes, self.record_bytes)
-        self.capacity = len(memory) // self.record_bytes
-        flat = torch.frombuffer(memory, dtype=dtype, count=self.capacity * width)
-        self.records: Tensor = flat.view(self.capacity, width)
+        self.row_capacity = len(memory) // self.record_bytes
+        flat = torch.frombuffer(memory, dtype=dtype, count=self.row_capacity * width)
+        self.records: Tensor = flat.view(self.row_capacity, width)
         self.array: np.ndarray = self.records.numpy()
-        self.allocator = np.zeros(2, dtype=np.int64)
-        self.free = np.empty(0, dtype=np.int64)
 
-    @property
-    def rows(self) -> int:
-        """Rows in use."""
-        return int(self.allocator[0] - self.allocator[1])
+    def pin(self, rows: np.ndarray, read: np.ndarray | None = None) -> np.ndarray:
+        return rows
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the records ever given out: what is committed, but for the rounding to pages."""
-        return int(self.allocator[0]) * self.record_bytes
+    def unpin(self, frames: np.ndarray, changed: bool) -> None:
+        pass
 
-    @property
-    def available(self) -> int:
-        """How many more rows can be given out."""
-        return self.capacity - self.rows
+    def copy(self, rows: np.ndarray, columns: int | None = None) -> Tensor:
+        """[n, columns] copy of the first columns (None: all) of the records of rows [n]."""
+        return self.records[:, :columns].index_select(0, torch.from_numpy(rows))
 
-    def give_back(self, rows: np.ndarray) -> None:
-        """Puts rows [n] into the free list. Their memory stays committed and is overwritten when reused."""
-        used = int(self.allocator[1])
-        if used + rows.size > self.free.size:
-            grown = np.empty(max(2 * self.free.size, used + rows.size, 1024), dtype=np.int64)
-            grown[:used] = self.free[:used]
-            self.free = grown
-        self.free[used : used + rows.size] = rows
-        self.allocator[1] += rows.size
-
-    def exhausted(self, needed: int) -> UserError:
-        """The error for a request of `needed` rows that do not fit."""
-        return UserError(
-            f"host memory exhausted: {needed:,} more rows of {self.record_bytes} bytes asked for, {self.rows:,} of at "
-            f"most {self.capacity:,} in use; use a machine with more memory, a smaller dim or an admission threshold"
-        )
+    def free(self, rows: np.ndarray) -> None:
+        """Their memory stays committed and is overwritten when they are reused."""
 
 
 def _reserve_up_to(nbytes: int, record_bytes: int) -> mmap.mmap:

@@ -1,0 +1,83 @@
+"""Which rows of a group are in use, and when each was last seen."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from nestlab.embedding.host.arena import zeros
+from nestlab.embedding.record_kernels import stamp
+from nestlab.errors import UserError
+
+# A row that an evicted key gives up is not given to another key before the batch it was evicted after, and the next
+# one, are through with what they may still write to it.
+QUARANTINE = 2
+
+
+class Rows:
+    """Row numbers: dense, given out in order, reused last in, first out.
+
+    Attributes:
+        allocator: [2] int64: rows ever given out, rows now in the free list (the kernels change it).
+        free: [≥ allocator[1]] int64: rows to be reused, last one first.
+        last_seen: [capacity] int32: the number of the last training batch that asked for the row.
+    """
+
+    def __init__(self, capacity: int, record_bytes: int) -> None:
+        self.capacity, self.record_bytes = capacity, record_bytes
+        self.allocator = np.zeros(2, dtype=np.int64)
+        self.free = np.empty(0, dtype=np.int64)
+        self.last_seen = zeros(capacity, np.int32)
+        self._quarantined: deque[tuple[int, np.ndarray]] = deque()
+
+    @property
+    def used(self) -> int:
+        """Rows in use, those in quarantine included."""
+        return int(self.allocator[0] - self.allocator[1])
+
+    @property
+    def ever(self) -> int:
+        """Rows ever given out: every row is below it."""
+        return int(self.allocator[0])
+
+    @property
+    def available(self) -> int:
+        """How many more rows can be given out."""
+        return self.capacity - self.used
+
+    def seen(self, rows: np.ndarray, number: int) -> None:
+        """Training batch `number` asks for rows [U]; −1 are passed by."""
+        stamp(self.last_seen, rows, number)
+
+    def give_back(self, rows: np.ndarray) -> None:
+        """Puts rows [n] into the free list."""
+        used = int(self.allocator[1])
+        if used + rows.size > self.free.size:
+            grown = np.empty(max(2 * self.free.size, used + rows.size, 1024), dtype=np.int64)
+            grown[:used] = self.free[:used]
+            self.free = grown
+        self.free[used : used + rows.size] = rows
+        self.allocator[1] += rows.size
+
+    def quarantine(self, rows: np.ndarray, number: int) -> None:
+        """Rows [n] whose keys were evicted after batch `number`: a write-back to them may be on its way."""
+        if rows.size:
+            self._quarantined.append((number, rows))
+
+    def leave_quarantine(self, number: int) -> np.ndarray:
+        """The rows that may be reused from batch `number` on; they are in the free list then."""
+        free = [np.empty(0, dtype=np.int64)]
+        while self._quarantined and self._quarantined[0][0] + QUARANTINE <= number:
+            free.append(self._quarantined.popleft()[1])
+        rows = np.concatenate(free)
+        self.give_back(rows)
+        return rows
+
+    def exhausted(self, needed: int) -> UserError:
+        """The error for a request of `needed` rows that do not fit."""
+        return UserError(
+            f"host memory exhausted: {needed:,} more rows of {self.record_bytes} bytes asked for, {self.used:,} of at "
+            f"most {self.capacity:,} in use; use a machine with more memory, a disk tier (disk=), a smaller dim or an "
+            "admission threshold"
+        )

@@ -1,0 +1,119 @@
+"""The host tier of one group: key index, rows, the memory of their records, and initial values."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nestlab.embedding.config import TableGroup
+from nestlab.embedding.host.arena import Arena
+from nestlab.embedding.host.memory import RecordMemory
+from nestlab.embedding.host.rows import Rows
+from nestlab.embedding.index import KeyIndex
+from nestlab.embedding.initialisation import Initialiser
+from nestlab.embedding.keyset import KeySet
+from nestlab.embedding.residency import GroupResidency
+from nestlab.embedding.tiers import Tiers
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+class HostTier:
+    """Records of one group below the device tier, found by key.
+
+    Every row has its record here or, with a disk tier, in the file below (the tier is inclusive): device tiers above
+    hold copies.
+    """
+
+    def __init__(self, group: TableGroup, initialiser: Initialiser, memory: RecordMemory, options: Tiers) -> None:
+        self.group, self.memory = group, memory
+        self.index = KeyIndex(sum(table.initial_rows for table in group.tables))
+        self.rows = Rows(memory.row_capacity, memory.record_bytes)
+        self._initialiser = initialiser
+
+    def find(self, keys: KeySet) -> np.ndarray:
+        """[U] int64 rows, −1 for unknown keys. Changes nothing."""
+        return self.index.find(keys)
+
+    def resolve(self, keys: KeySet, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [U] int64 of the keys of training batch `number`, and the positions [n] of those that are new.
+
+        New rows have no record before `pin`.
+        """
+        if (freed := self.rows.leave_quarantine(number)).size:
+            self.memory.free(freed)
+        rows, fresh = self.index.find_or_insert(keys, self.rows)
+        self.rows.seen(rows, number)
+        return rows, fresh
+
+    def undo(self, residency: GroupResidency) -> None:
+        """Takes back the rows that `resolve` gave to new keys: the batch was refused before it had records."""
+        fresh = residency.fresh
+        tables = residency.keys.tables(fresh)
+        ends = np.searchsorted(tables, np.arange(residency.keys.offsets.size))
+        self.rows.give_back(self.index.remove(KeySet(residency.keys.ids[fresh], ends)))
+
+    def pin(
+        self, residency: GroupResidency, positions: np.ndarray | slice, overwrite: np.ndarray = _NONE
+    ) -> np.ndarray:
+        """Frames of the keys at `positions` [n] (all with a row), and of rows [m] that will be overwritten whole.
+
+        They stay where they are until `memory.unpin`; records of new keys are initialised.
+
+        Returns:
+            [n + m] int64.
+        """
+        rows = residency.rows[positions]
+        chosen = np.arange(len(residency.keys))[positions]
+        new = (
+            np.isin(chosen, residency.fresh, assume_unique=True) if residency.fresh.size else np.zeros(rows.size, bool)
+        )
+        read = np.concatenate([~new, np.zeros(overwrite.size, bool)])
+        frames = self.memory.pin(np.concatenate([rows, overwrite]), read)
+        if new.any():
+            self._initialise(self.memory.array, frames[: rows.size][new], residency.keys, chosen[new])
+        return frames
+
+    def look(self, residency: GroupResidency, positions: Tensor | None) -> Tensor:
+        """[n, dim] copy of the weights at `positions` [n] of the unique keys (all when None). Changes nothing."""
+        rows = residency.rows if positions is None else residency.rows[positions.numpy()]
+        weights = self.memory.copy(np.maximum(rows, 0), self.group.dim)
+        return self.complete(weights, residency, positions)
+
+    def complete(self, weights: Tensor, residency: GroupResidency, positions: Tensor | None) -> Tensor:
+        """Writes into weights [n, dim] what keys without a row read; `positions` as in `look`. Returns weights."""
+        if residency.rowless.size:
+            at = np.arange(len(residency.keys)) if positions is None else positions.cpu().numpy()
+            where = np.flatnonzero(residency.rows[at] < 0)
+            self._initialise(weights.numpy(), where, residency.keys, at[where])
+        return weights
+
+    def records(self, rows: np.ndarray) -> Tensor:
+        """[n, width] copy of the records of rows [n]: the newest ones once the device tier is flushed."""
+        return self.memory.copy(rows)
+
+    def export(self, table: int) -> dict[str, Tensor]:
+        """ids [n] ascending, weight [n, dim] and state [n, s] of one table: a canonical order."""
+        ids, rows = self.index.entries(table)
+        records = self.records(rows)
+        dim = self.group.dim
+        return {
+            "ids": torch.from_numpy(ids),
+            "weight": records[:, :dim].contiguous(),
+            "state": records[:, dim:].contiguous(),
+        }
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Bytes of the key index and of the records ever given out (what lies on disk included)."""
+        return {"index": self.index.nbytes, "records": self.rows.ever * self.memory.record_bytes}
+
+    def _initialise(self, records: np.ndarray, at: np.ndarray, keys: KeySet, positions: np.ndarray) -> None:
+        """Initial values of the keys at `positions` [n] into records[at]."""
+        self._initialiser.write(records, at, keys.ids[positions], keys.tables(positions))
+
+
+def make_memory(group: TableGroup, dtype: torch.dtype, options: Tiers) -> RecordMemory:
+    """The memory that the options ask for."""
+    return Arena(group.record_width, dtype, options.host_capacity or None)

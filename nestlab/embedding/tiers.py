@@ -1,0 +1,72 @@
+"""Where records live: what the flags say of the device tier, the host tier and the disk, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+
+from nestlab.errors import UserError
+
+if TYPE_CHECKING:  # a layer beside this one
+    from nestlab.exchange.link import Link
+
+DeviceTierName = Literal["direct", "dual_buffer", "slot_cache"]
+PolicyName = Literal["clock", "lru", "lfu", "oracle"]
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """The tiers of a store.
+
+    Attributes:
+        device_tier: `direct` (none), `dual_buffer` or `slot_cache`.
+        cache_policy: how the slot cache chooses victims.
+        cache_slots: slots a group of tables: a number, or below 1 a share of the rows in use (the cache then grows
+            with them, and is never smaller than the batches in flight need).
+        look_ahead: batches that the oracle policy's queue of keys looks ahead.
+        host_capacity: bytes of records in host memory over all groups; 0: as much as there is.
+        disk: folder of the disk tier; empty: none.
+        index_buckets, index_threads: the key index in so many parts, handled by so many threads.
+        device: where slots and buffers lie; the rows handed out lie there too.
+        link: between host and device, emulated; None: as fast as this machine is.
+
+    Raises:
+        UserError: a value without a meaning, or a pair that contradicts itself.
+    """
+
+    device_tier: DeviceTierName = "direct"
+    cache_policy: PolicyName = "clock"
+    cache_slots: float = 0
+    look_ahead: int = 200
+    host_capacity: int = 0
+    disk: str = ""
+    index_buckets: int = 1
+    index_threads: int = 1
+    device: torch.device | str = "cpu"
+    link: Link | None = None
+
+    def __post_init__(self) -> None:
+        if self.device_tier not in get_args(DeviceTierName):
+            raise UserError(
+                f"unknown device_tier '{self.device_tier}'; use one of {', '.join(get_args(DeviceTierName))}"
+            )
+        if self.cache_policy not in get_args(PolicyName):
+            raise UserError(f"unknown cache_policy '{self.cache_policy}'; use one of {', '.join(get_args(PolicyName))}")
+        if self.device_tier == "slot_cache" and not self.cache_slots > 0:
+            raise UserError("slot_cache needs cache_slots: a number of slots, or a share of the rows below 1")
+        if self.cache_slots >= 1 and self.cache_slots != int(self.cache_slots):
+            raise UserError(f"cache_slots={self.cache_slots}: give a whole number, or a share below 1")
+        for name in ("look_ahead", "index_buckets", "index_threads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}: it must be at least 1")
+        if self.host_capacity < 0:
+            raise UserError(f"host_capacity={self.host_capacity}: give bytes, or 0 for no bound")
+        if self.disk and not self.host_capacity:
+            raise UserError("a disk tier needs host_capacity: the bytes of records to keep in host memory")
+
+    @property
+    def looks_ahead(self) -> int:
+        """Batches of keys that have to be foreseen; 0 where nothing looks ahead."""
+        return self.look_ahead if self.device_tier == "slot_cache" and self.cache_policy == "oracle" else 0
