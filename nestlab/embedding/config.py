@@ -10,6 +10,8 @@ from typing import Literal
 from nestlab.embedding.kernels import TABLE_BITS
 from nestlab.errors import UserError
 
+MAX_THRESHOLD = 1 << 31  # of admission: a sketch counts in 32 bits
+
 
 @dataclass(frozen=True)
 class TableConfig:
@@ -22,6 +24,7 @@ class TableConfig:
         pooling: of the rows of a bag: `sum` (weighted where the batch has id_weights), `mean`, or `none` (a sequence).
         init_bound: initial weights are uniform in ±init_bound; None stands for 1/√dim.
         initial_rows: keys that fit before the index grows for the first time.
+        admit_threshold, evict_after, default_value: of this table; None stands for the store's `FeatureRules`.
     """
 
     name: str
@@ -30,6 +33,9 @@ class TableConfig:
     pooling: Literal["sum", "mean", "none"] = "sum"
     init_bound: float | None = None
     initial_rows: int = 1024
+    admit_threshold: float | None = None
+    evict_after: int | None = None
+    default_value: float | None = None
 
     def __post_init__(self) -> None:
         features = (self.name,) if self.features is None else tuple(self.features)
@@ -46,6 +52,16 @@ class TableConfig:
             raise UserError(f"table '{self.name}': init_bound is {self.init_bound}; give a finite number ≥ 0, or None")
         if self.initial_rows < 1:
             raise UserError(f"table '{self.name}': initial_rows is {self.initial_rows}; give at least 1")
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        threshold, after, default = self.admit_threshold, self.evict_after, self.default_value
+        if threshold is not None and not 0 <= threshold <= MAX_THRESHOLD:
+            raise UserError(f"table '{self.name}': admit_threshold is {threshold}; give 0 … {MAX_THRESHOLD}, or None")
+        if after is not None and not (isinstance(after, int) and after >= 1):
+            raise UserError(f"table '{self.name}': evict_after is {after}; give a whole number of batches ≥ 1, or None")
+        if default is not None and not math.isfinite(default):
+            raise UserError(f"table '{self.name}': default_value is {default}; give a finite number, or None")
 
     @property
     def bound(self) -> float:

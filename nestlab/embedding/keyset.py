@@ -16,13 +16,18 @@ class KeySet:
         ids: [U] int64; `ids[offsets[t]:offsets[t + 1]]` are the unique ids of the group's t-th table, in order of first
             appearance in the batch. Tensors are taken without a copy where they lie in host memory.
         offsets: [T+1] int64.
+        counts: [U] int64, how often each key occurs in the batch (its shows); None where nobody asked for it.
+        clicks: [U] float64, the sum of the labels of the samples in which it occurs, each occurrence counted; or None.
 
     Raises:
-        ValueError: the offsets do not start at 0, end at U or do not ascend. Uniqueness is the caller's promise.
+        ValueError: the offsets do not start at 0, end at U or do not ascend, or counts or clicks are not [U].
+            Uniqueness is the caller's promise.
     """
 
     ids: np.ndarray
     offsets: np.ndarray
+    counts: np.ndarray | None = None
+    clicks: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", int64_array(self.ids))
@@ -30,6 +35,10 @@ class KeySet:
         ends = self.offsets
         if ends.size == 0 or ends[0] != 0 or ends[-1] != self.ids.size or (ends[1:] < ends[:-1]).any():
             raise ValueError(f"KeySet: offsets {ends.tolist()} are not ascending from 0 to {self.ids.size}")
+        for name in ("counts", "clicks"):
+            values = getattr(self, name)
+            if values is not None and values.shape != self.ids.shape:
+                raise ValueError(f"KeySet: {name} of shape {list(values.shape)} for {self.ids.size} keys")
 
     def __len__(self) -> int:
         return self.ids.size
@@ -37,6 +46,12 @@ class KeySet:
     def tables(self, positions: np.ndarray) -> np.ndarray:
         """[n] int64: the table number of the keys at `positions` [n]."""
         return np.searchsorted(self.offsets, positions, side="right") - 1
+
+    def take(self, positions: np.ndarray) -> KeySet:
+        """The keys at `positions` [n], ascending, with their counts and clicks."""
+        offsets = np.searchsorted(positions, self.offsets)
+        fields = [None if values is None else values[positions] for values in (self.counts, self.clicks)]
+        return KeySet(self.ids[positions], offsets, *fields)
 
 
 def int64_array(values: np.ndarray | Tensor) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from nestlab.embedding import kernels, record_kernels
+from nestlab.embedding.features import feature_kernels
 
 _done: set[torch.dtype] = set()
 _lock = threading.Lock()
@@ -19,6 +20,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
         if dtype in _done:
             return
         _warm_index()
+        _warm_features()
         _warm_records(np.float32 if dtype == torch.float32 else np.float64)
         _done.add(dtype)
 
@@ -45,3 +47,11 @@ def _warm_records(dtype: type) -> None:
     record_kernels.adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-10)
     record_kernels.rowwise_adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-8)
     record_kernels.lazy_adam(records, row, grads, 0.1, 0.9, 0.999, 1e-8)
+
+
+def _warm_features() -> None:
+    one, offsets, admitted = np.zeros(1, np.int64), np.array([0, 1]), np.empty(1, bool)
+    feature_kernels.tally(one, np.ones(1, np.int64), np.zeros(1, np.float32), one.copy(), np.zeros(1))
+    for counter in (np.uint8, np.uint32):
+        feature_kernels.sketch_admit(np.zeros(8, counter), 2, one, offsets, one, np.ones(1), admitted)
+    feature_kernels.add_rows(np.zeros((1, 3)), one, one, np.zeros(1))
