@@ -6,15 +6,27 @@ documentation's table and `nestlab techniques` are generated from here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from nestlab.errors import NotAvailableYet, UserError
 
 
-def flag(default: Any, system: str, built: tuple = (), help: str = "") -> Any:
-    """A field that knows the system it comes from and which of its values are built (the default always is)."""
-    return field(default=default, metadata={"system": system, "built": (default, *built), "help": help})
+class _Any(tuple):
+    """Every value that the flag's type and the checks of its mechanism allow."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+def flag(default: Any, system: str, built: tuple | None = (), help: str = "") -> Any:
+    """A field that knows the system it comes from and which of its values are built (the default always is).
+
+    `built` None: every value.
+    """
+    values = _Any((default,)) if built is None else (default, *built)
+    return field(default=default, metadata={"system": system, "built": values, "help": help})
 
 
 @dataclass(frozen=True)
@@ -27,15 +39,36 @@ class Techniques:
     """
 
     device_tier: Literal["direct", "dual_buffer", "slot_cache"] = flag(
-        "direct", "NestPipe, JD, RecSDK", help="where rows live above the host tier"
+        "direct",
+        "NestPipe, JD, RecSDK",
+        ("dual_buffer", "slot_cache"),
+        help="where rows live above the host tier",
     )
-    cache_policy: Literal["clock", "lru", "lfu", "oracle"] = flag("clock", "RecSDK", help="victims of the slot cache")
-    cache_slots: float = flag(0.0, "RecSDK, JD", help="slots of the cache: a number, or a share of the rows below 1")
-    host_capacity: int = flag(0, "JD", help="bytes of the host tier; 0: unbounded")
-    disk: str = flag("", "JD", help="path of the disk tier; empty: none")
-    admit: Literal["none", "count", "sketch", "show_click"] = flag("none", "JD, RecSDK", help="when an id gets a row")
-    evict: Literal["none", "age", "score"] = flag("none", "JD, RecSDK", help="when an id loses its row")
-    pipeline_depth: int = flag(1, "NestPipe, JD, RecSDK", help="batches in flight, 1 to 5 (RecSDK: 6)")
+    cache_policy: Literal["clock", "lru", "lfu", "oracle"] = flag(
+        "clock", "RecSDK", ("lru", "lfu", "oracle"), help="victims of the slot cache"
+    )
+    cache_slots: float = flag(
+        0.0, "RecSDK, JD", None, help="slots of the cache a width of rows: a number, or a share of the rows below 1"
+    )
+    look_ahead: int = flag(200, "Bagpipe", None, help="batches of keys that the oracle policy sees ahead")
+    host_capacity: int = flag(0, "JD", None, help="bytes of records in host memory; 0: unbounded")
+    disk: str = flag("", "JD", None, help="folder of the disk tier; empty: none")
+    index_buckets: int = flag(1, "JD", None, help="parts of the key index, each handled by one thread at a time")
+    index_threads: int = flag(1, "JD", None, help="threads over the parts of the key index")
+    admit: Literal["none", "count", "sketch", "show_click"] = flag(
+        "none", "JD, RecSDK", ("count", "sketch", "show_click"), help="when an id gets a row"
+    )
+    admit_threshold: float = flag(2.0, "RecSDK", None, help="count or score from which an id gets a row")
+    evict: Literal["none", "age", "score"] = flag(
+        "none", "JD, RecSDK", ("age", "score"), help="when an id loses its row"
+    )
+    evict_after: int = flag(1000, "RecSDK", None, help="batches after which an unseen id loses its row (age)")
+    evict_share: float = flag(0.01, "RecSDK", None, help="share of the rows that goes in a round (score)")
+    evict_every: int = flag(100, "RecSDK", None, help="batches from one round of eviction to the next")
+    show_weight: float = flag(1.0, "RecSDK", None, help="of a sample in the scores of admission and eviction")
+    click_weight: float = flag(10.0, "RecSDK", None, help="of a click in them")
+    score_decay: float = flag(0.98, "RecSDK", None, help="of both scores, at each round")
+    pipeline_depth: int = flag(1, "NestPipe, JD, RecSDK", (2, 3, 4, 5, 6), help="batches in flight, 1 to 5 (RecSDK: 6)")
     depth_schedule: Literal["constant", "ramp", "load"] = flag("constant", "NestPipe", help="depth over time")
     micro_batches: int = flag(1, "NestPipe", help="parts of a frozen window")
     clustering: Literal["none", "greedy", "kmeans"] = flag("none", "NestPipe", help="samples to micro-batches")
@@ -67,6 +100,9 @@ class Techniques:
                     f"techniques: {each.name}={_text(value)} is not available yet; "
                     f"built so far: {', '.join(map(_text, each.metadata['built']))}"
                 )
+        for flag_name, reason, refused in REFUSED:
+            if refused(self):
+                raise UserError(f"techniques: {flag_name}={_text(getattr(self, flag_name))}: {reason}")
 
     def exactness(self) -> str:
         """`exact`, or `inexact: ` and the reasons, flag by flag. What is inexact is declared here and nowhere else."""
@@ -89,8 +125,34 @@ class Techniques:
         return cls(**chosen)
 
 
+# (flag, reason, whether it applies): combinations that have no meaning. A flag without effect is refused, not ignored.
+REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
+    (
+        "cache_slots",
+        "a slot_cache needs slots; give cache_slots=N, or a share below 1",
+        lambda t: t.device_tier == "slot_cache" and t.cache_slots <= 0,
+    ),
+    ("cache_slots", "only device_tier=slot_cache has slots", lambda t: t.device_tier != "slot_cache" and t.cache_slots),
+    (
+        "cache_policy",
+        "only device_tier=slot_cache has a policy",
+        lambda t: t.device_tier != "slot_cache" and t.cache_policy != "clock",
+    ),
+    (
+        "disk",
+        "a disk tier needs host_capacity, the bytes of records to keep in host memory",
+        lambda t: bool(t.disk) and not t.host_capacity,
+    ),
+)
+
 # (flag, value, reason): what changes the mathematics. Each mechanism that does adds its line.
-INEXACT: tuple[tuple[str, Any, str], ...] = ()
+INEXACT: tuple[tuple[str, Any, str], ...] = (
+    ("admit", "count", "an id below the threshold reads a constant row and learns nothing"),
+    ("admit", "sketch", "an id below the threshold reads a constant row and learns nothing; counts are estimates"),
+    ("admit", "show_click", "an id below the threshold reads a constant row and learns nothing"),
+    ("evict", "age", "an id that comes back after its eviction starts anew"),
+    ("evict", "score", "an id that comes back after its eviction starts anew"),
+)
 
 
 def table() -> list[dict[str, Any]]:
@@ -103,10 +165,10 @@ def table() -> list[dict[str, Any]]:
                 "flag": each.name,
                 "values": ", ".join(_choices(each.name)),
                 "default": _text(each.default),
-                "built": ", ".join(map(_text, each.metadata["built"])),
+                "built": _built(each.metadata["built"]),
                 "system": each.metadata["system"],
                 "exactness": _exactness(each.metadata["built"], inexact),
-                "excludes": "",
+                "excludes": "; ".join(reason for name, reason, _ in REFUSED if name == each.name),
                 "help": each.metadata["help"],
             }
         )
@@ -116,9 +178,13 @@ def table() -> list[dict[str, Any]]:
 _HINTS = get_type_hints(Techniques)
 
 
+def _built(values: tuple) -> str:
+    return "any" if isinstance(values, _Any) else ", ".join(map(_text, values))
+
+
 def _exactness(built: tuple, inexact: list[str]) -> str:
     """Of what is built; nothing is claimed of a mechanism that is not there."""
-    if len(built) == 1:
+    if len(built) == 1 and not isinstance(built, _Any):
         return ""
     return f"inexact: {', '.join(inexact)}" if inexact else "exact"
 

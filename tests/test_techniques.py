@@ -10,7 +10,8 @@ from nestlab.techniques import PRESETS, Techniques, preset, table
 pytestmark = pytest.mark.core
 
 FLAGS_OF_THE_DESIGN = """
-device_tier cache_policy cache_slots host_capacity disk admit evict pipeline_depth
+device_tier cache_policy cache_slots look_ahead host_capacity disk index_buckets index_threads
+admit admit_threshold evict evict_after evict_share evict_every show_weight click_weight score_decay pipeline_depth
 depth_schedule micro_batches clustering staleness replica_groups quantise dispatch prioritised transport table_kind
 tt_scheme slices table_groups dense_precision compile_dense
 """
@@ -23,7 +24,7 @@ def test_the_table_names_every_flag_of_the_design():
 
 @pytest.mark.parametrize(
     "text",
-    ["device_tier=dual_buffer", "pipeline_depth=5", "micro_batches=8", "quantise=int8", "compile_dense=on", "slices=2"],
+    ["pipeline_depth=7", "micro_batches=8", "quantise=int8", "compile_dense=on", "slices=2"],
 )
 def test_what_is_not_built_is_refused(text):
     with pytest.raises(NotAvailableYet, match=f"{text} is not available yet"):
@@ -45,6 +46,26 @@ def test_what_makes_no_sense_is_refused_in_one_line(text, says):
     with pytest.raises(UserError, match=says) as raised:
         Techniques.parse(text)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("device_tier=slot_cache", "cache_slots=0.0: a slot_cache needs slots"),
+        ("cache_slots=100", "cache_slots=100.0: only device_tier=slot_cache has slots"),
+        ("cache_policy=lru", "cache_policy=lru: only device_tier=slot_cache has a policy"),
+        ("disk=scratch", "disk=scratch: a disk tier needs host_capacity"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(text, says):
+    with pytest.raises(UserError, match=says):
+        Techniques.parse(text)
+
+
+def test_what_changes_the_mathematics_is_declared():
+    assert Techniques.parse("device_tier=slot_cache,cache_slots=10,cache_policy=lfu").exactness() == "exact"
+    assert "admit" not in Techniques.parse("evict=age").exactness()
+    assert Techniques.parse("admit=count,evict=age").exactness().startswith("inexact: an id below the threshold")
 
 
 def test_a_value_of_the_wrong_type_is_refused():

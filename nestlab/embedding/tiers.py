@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
+from nestlab.embedding.features import FeatureRules
 from nestlab.errors import UserError
+from nestlab.techniques import Techniques
 
 if TYPE_CHECKING:  # a layer beside this one
     from nestlab.exchange.link import Link
@@ -28,6 +30,7 @@ class Tiers:
         look_ahead: batches that the oracle policy's queue of keys looks ahead.
         host_capacity: bytes of records in host memory over all groups; 0: as much as there is.
         disk: folder of the disk tier; empty: none.
+        features: by which rules ids get and lose their rows.
         index_buckets, index_threads: the key index in so many parts, handled by so many threads.
         device: where slots and buffers lie; the rows handed out lie there too.
         link: between host and device, emulated; None: as fast as this machine is.
@@ -42,6 +45,7 @@ class Tiers:
     look_ahead: int = 200
     host_capacity: int = 0
     disk: str = ""
+    features: FeatureRules = field(default_factory=FeatureRules)
     index_buckets: int = 1
     index_threads: int = 1
     device: torch.device | str = "cpu"
@@ -65,6 +69,24 @@ class Tiers:
             raise UserError(f"host_capacity={self.host_capacity}: give bytes, or 0 for no bound")
         if self.disk and not self.host_capacity:
             raise UserError("a disk tier needs host_capacity: the bytes of records to keep in host memory")
+
+    @classmethod
+    def of(cls, flags: Techniques, device: torch.device | str = "cpu", link: Link | None = None) -> Tiers:
+        """What the flags of a training say of its tables."""
+        features = FeatureRules(
+            admit=flags.admit,
+            admit_threshold=flags.admit_threshold,
+            evict=flags.evict,
+            evict_after=flags.evict_after,
+            evict_share=flags.evict_share,
+            evict_every=flags.evict_every,
+            show_weight=flags.show_weight,
+            click_weight=flags.click_weight,
+            decay=flags.score_decay,
+        )
+        same = ("device_tier", "cache_policy", "cache_slots", "look_ahead", "host_capacity", "disk")
+        same += ("index_buckets", "index_threads")
+        return cls(features=features, device=device, link=link, **{name: getattr(flags, name) for name in same})
 
     @property
     def looks_ahead(self) -> int:

@@ -213,7 +213,7 @@ class TrainStep:
 
     def route_batch(self, batch: Batch) -> tuple[GroupKeys, ...]:
         """The batch's unique keys, and how its ids map onto them, per group of tables."""
-        return route(batch, self.model.embedding.layout)
+        return route(batch, self.model.embedding.layout, count=self.model.embedding.options.features.counts)
 
     def gather(self, residency: Residency) -> list[Tensor]:
         """The rows of a batch's unique keys, [U, dim] a group, on the compute device."""

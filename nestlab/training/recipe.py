@@ -11,7 +11,7 @@ import torch
 
 from nestlab import data, device
 from nestlab.data import Dataset, Loader
-from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
+from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Inline, Pipeline, Shuffled
@@ -103,22 +103,23 @@ def assemble(options: TrainOptions) -> Recipe:
     dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.data_seed)
     train = dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
     heldout = dataset.batches("heldout", max(options.batch_size, 2048))
-    model = build_dlrm(dataset, options)
+    where = device.resolve(options.device)
+    model = build_dlrm(dataset, options, Tiers.of(techniques, where))
     steps = options.fit.steps(len(train))
     pipeline = Pipeline(
         model,
         torch.optim.Adam(model.dense.parameters(), lr=options.dense_lr),
         techniques,
         executor=Inline() if options.executor == "inline" else Shuffled(options.seed),
-        device=device.resolve(options.device),
+        device=where,
         recorder=Recorder(first_batch=min(WARM_UP_BATCHES, steps // 2), batches=options.trace_batches),
     )
     return Recipe(options, dataset, train, heldout, model, pipeline)
 
 
-def build_dlrm(dataset: Dataset, options: TrainOptions) -> RecModel:
+def build_dlrm(dataset: Dataset, options: TrainOptions, tiers: Tiers | None = None) -> RecModel:
     """DLRM with a table a feature; ids of any value find rows, so no table needs a size."""
     tables = [TableConfig(name, options.dim) for name in dataset.features]
-    store = EmbeddingStore(tables, optimizer(options.optimizer, lr=options.lr), seed=options.seed)
+    store = EmbeddingStore(tables, optimizer(options.optimizer, lr=options.lr), seed=options.seed, tiers=tiers)
     dense = DLRM(len(dataset.dense_names), dataset.features, options.dim, seed=options.seed)
     return RecModel(store, dense)

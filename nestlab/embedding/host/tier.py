@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from nestlab.embedding.config import TableGroup
+from nestlab.embedding.features.admission import admission
 from nestlab.embedding.host.arena import Arena
 from nestlab.embedding.host.memory import RecordMemory
 from nestlab.embedding.host.rows import Rows
@@ -30,7 +31,9 @@ class HostTier:
         self.group, self.memory = group, memory
         self.index = KeyIndex(sum(table.initial_rows for table in group.tables))
         self.rows = Rows(memory.row_capacity, memory.record_bytes)
-        self._initialiser = initialiser
+        self._initialiser, self._rules = initialiser, options.features
+        self.admission = admission(options.features, group.tables)
+        self._defaults = options.features.defaults(group.tables)
 
     def find(self, keys: KeySet) -> np.ndarray:
         """[U] int64 rows, −1 for unknown keys. Changes nothing."""
@@ -39,20 +42,29 @@ class HostTier:
     def resolve(self, keys: KeySet, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows [U] int64 of the keys of training batch `number`, and the positions [n] of those that are new.
 
-        New rows have no record before `pin`.
+        New rows have no record before `pin`; a key that admission refuses has row −1.
+
+        Raises:
+            UserError: no room for the new keys' records.
         """
         if (freed := self.rows.leave_quarantine(number)).size:
             self.memory.free(freed)
-        rows, fresh = self.index.find_or_insert(keys, self.rows)
+        rows, fresh = self._admit(keys, number) if self.admission else self.index.find_or_insert(keys, self.rows)
         self.rows.seen(rows, number)
         return rows, fresh
 
+    def _admit(self, keys: KeySet, number: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = self.index.find(keys)
+        unknown = np.flatnonzero(rows < 0)
+        admitted = unknown[self.admission.admit(keys.take(unknown))]
+        rows[admitted], _ = self.index.find_or_insert(keys.take(admitted), self.rows)
+        if number % self._rules.evict_every == 0:
+            self.admission.end_round()
+        return rows, admitted
+
     def undo(self, residency: GroupResidency) -> None:
         """Takes back the rows that `resolve` gave to new keys: the batch was refused before it had records."""
-        fresh = residency.fresh
-        tables = residency.keys.tables(fresh)
-        ends = np.searchsorted(tables, np.arange(residency.keys.offsets.size))
-        self.rows.give_back(self.index.remove(KeySet(residency.keys.ids[fresh], ends)))
+        self.rows.give_back(self.index.remove(residency.keys.take(residency.fresh)))
 
     def pin(
         self, residency: GroupResidency, positions: np.ndarray | slice, overwrite: np.ndarray = _NONE
@@ -82,11 +94,18 @@ class HostTier:
         return self.complete(weights, residency, positions)
 
     def complete(self, weights: Tensor, residency: GroupResidency, positions: Tensor | None) -> Tensor:
-        """Writes into weights [n, dim] what keys without a row read; `positions` as in `look`. Returns weights."""
+        """Writes into weights [n, dim] what keys without a row read; `positions` as in `look`. Returns weights.
+
+        With admission that is the table's constant, without it what initialisation would give.
+        """
         if residency.rowless.size:
             at = np.arange(len(residency.keys)) if positions is None else positions.cpu().numpy()
             where = np.flatnonzero(residency.rows[at] < 0)
-            self._initialise(weights.numpy(), where, residency.keys, at[where])
+            if self.admission:
+                tables = residency.keys.tables(at[where])
+                weights[torch.from_numpy(where)] = torch.from_numpy(self._defaults[tables]).to(weights.dtype)[:, None]
+            else:
+                self._initialise(weights.numpy(), where, residency.keys, at[where])
         return weights
 
     def records(self, rows: np.ndarray) -> Tensor:
