@@ -72,6 +72,20 @@ class KeyIndex:
         order = np.argsort(ids[:count])
         return ids[:count][order], rows[:count][order]
 
+    def rows_in_use(self, bound: int) -> np.ndarray:
+        """[bound] bool: which of the rows below `bound` belong to a key."""
+        marks = np.zeros(bound, dtype=bool)
+        kernels.mark_rows(self.slots, marks)
+        return marks
+
+    def flagged(self, flags: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, tables and rows [n] of the keys whose row is flagged, by (table, id). flags: [rows] bool."""
+        count = int(np.count_nonzero(flags))
+        ids, tables, rows = (np.empty(count, dtype=np.int64) for _ in range(3))
+        count = kernels.flagged(self.slots, flags, ids, tables, rows)
+        order = np.lexsort((ids[:count], tables[:count]))
+        return ids[order], tables[order], rows[order]
+
     def reserve(self, keys: int) -> None:
         """Grows at once to what `keys` keys need."""
         if (capacity := _capacity_for(keys)) > self.capacity:

@@ -236,3 +236,26 @@ def deduplicate(ids, segments, tables, scratch, stamp, unique, unique_offsets, i
                     inverse[begin + i + shift] = word & 0xFFFFFFFF
     unique_offsets[tables.size - 1] = count
     return count
+
+
+@jit
+def mark_rows(slots, marks):
+    """marks[row] = True for the row of every key; rows from marks.size on are passed by."""
+    for at in range(slots.size // 2):
+        row = (slots[2 * at + 1] & _ROW_MASK) - 1
+        if 0 <= row < marks.size:
+            marks[row] = True
+
+
+@jit
+def flagged(slots, flags, ids, tables, rows):
+    """The id, table and row of every key whose row is flagged, in slot order, as far as they fit; returns how many."""
+    count = 0
+    for at in range(slots.size // 2):
+        word = slots[2 * at + 1]
+        row = (word & _ROW_MASK) - 1
+        if 0 <= row < flags.size and flags[row]:
+            if count < ids.size:
+                ids[count], tables[count], rows[count] = slots[2 * at], word >> ROW_BITS, row
+            count += 1
+    return count

@@ -32,6 +32,8 @@ def _warm_index() -> None:
     kernels.find_or_insert(slots, ids, offsets, one, one.copy(), two.copy(), two, np.array([0, 0, 0, 8]))
     kernels.rehash(slots, np.zeros(64, np.int64))
     kernels.entries(slots, 0, ids, one)
+    kernels.mark_rows(slots, np.zeros(1, bool))
+    kernels.flagged(slots, np.zeros(1, bool), ids, one, one)
     kernels.remove(slots, ids, offsets, one)
     segments = np.array([[0, 1, 0]])
     kernels.deduplicate(ids, segments, offsets, np.zeros(64, np.int64), 0, one, np.zeros(2, np.int64), one.copy())
@@ -55,3 +57,4 @@ def _warm_features() -> None:
     for counter in (np.uint8, np.uint32):
         feature_kernels.sketch_admit(np.zeros(8, counter), 2, one, offsets, one, np.ones(1), admitted)
     feature_kernels.add_rows(np.zeros((1, 3)), one, one, np.zeros(1))
+    feature_kernels.close_round(np.zeros((1, 3)), 1.0, 1.0, 1.0)

@@ -92,3 +92,16 @@ def add_rows(stats, rows, counts, clicks):
         if rows[i] >= 0:
             stats[rows[i], 0] += counts[i]
             stats[rows[i], 1] += clicks[i]
+
+
+@jit
+def close_round(stats, show_weight, click_weight, decay):
+    """score = (score + show_weight·shows + click_weight·clicks)·decay; shows and clicks start at 0 again.
+
+    stats: [n, 3] float64, shows, clicks, score.
+    """
+    for row in range(stats.shape[0]):
+        gained = show_weight * stats[row, 0] + click_weight * stats[row, 1]
+        stats[row, 2] = (stats[row, 2] + gained) * decay
+        stats[row, 0] = 0.0
+        stats[row, 1] = 0.0
