@@ -96,7 +96,8 @@ class EmbeddingStore:
         """The first part of `prepare`: which keys are admitted, and their rows; new keys are inserted."""
         self._check_keys(keys)
         number = self.counters.batches + 1
-        groups = [self._resolve_group(host, k, number) for host, k in zip(self.hosts, keys, strict=True)]
+        oldest = min(self._live, default=number)
+        groups = [self._resolve_group(host, k, number, oldest) for host, k in zip(self.hosts, keys, strict=True)]
         self.counters.batches = number
         name = self.options.device_tier
         residency = Residency(number if batch is None else batch, number, name, tuple(groups), True, [Call.RESOLVE])
@@ -171,6 +172,16 @@ class EmbeddingStore:
             self._live.pop(residency.number, None)
         residency.done.append(Call.RELEASE)
 
+    def evict(self) -> None:
+        """After `prepare` of a batch and before that of the next: keys that the rules give up lose their rows.
+
+        What goes depends on the batches resolved so far alone; rows of the last two of them stay.
+        """
+        for host, tier in zip(self.hosts, self.tiers, strict=True):
+            rows = host.evict(self.counters.batches)
+            tier.forget(rows)
+            self.counters.evicted += rows.size
+
     def settle(self) -> None:
         """Makes the calls that interrupted batches still owe, but for their update, so that others can follow."""
         for residency in list(self._live.values()):
@@ -229,8 +240,8 @@ class EmbeddingStore:
         initialiser = Initialiser(group, self.seed, self.optimizer.initial_state)
         return HostTier(group, initialiser, make_memory(group, self.dtype, self.options), self.options)
 
-    def _resolve_group(self, host: HostTier, keys: KeySet, number: int) -> GroupResidency:
-        rows, fresh = host.resolve(keys, number)
+    def _resolve_group(self, host: HostTier, keys: KeySet, number: int, oldest: int) -> GroupResidency:
+        rows, fresh = host.resolve(keys, number, oldest)
         held = GroupResidency(keys, rows, fresh, number, True)
         self.counters.inserts += fresh.size
         self.counters.known += len(keys) - fresh.size - held.rowless.size

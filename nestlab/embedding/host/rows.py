@@ -10,8 +10,8 @@ from nestlab.embedding.host.arena import zeros
 from nestlab.embedding.record_kernels import stamp
 from nestlab.errors import UserError
 
-# A row that an evicted key gives up is not given to another key before the batch it was evicted after, and the next
-# one, are through with what they may still write to it.
+# Batches before the row that an evicted key gives up can be another key's. What was in flight when it was evicted may
+# still write to it (hazards 4 and 5 of docs/design.md 4.2): those batches must be released as well.
 QUARANTINE = 2
 
 
@@ -65,14 +65,18 @@ class Rows:
         if rows.size:
             self._quarantined.append((number, rows))
 
-    def leave_quarantine(self, number: int) -> np.ndarray:
-        """The rows that may be reused from batch `number` on; they are in the free list then."""
+    def leave_quarantine(self, number: int, oldest: int) -> np.ndarray:
+        """The rows that batch `number` may reuse, `oldest` being the oldest one in flight; they are in the free list."""
         free = [np.empty(0, dtype=np.int64)]
-        while self._quarantined and self._quarantined[0][0] + QUARANTINE <= number:
+        while self._quarantined and self._may_leave(self._quarantined[0][0], number, oldest):
             free.append(self._quarantined.popleft()[1])
         rows = np.concatenate(free)
         self.give_back(rows)
         return rows
+
+    @staticmethod
+    def _may_leave(evicted_after: int, number: int, oldest: int) -> bool:
+        return evicted_after + QUARANTINE <= number and evicted_after < oldest
 
     def exhausted(self, needed: int) -> UserError:
         """The error for a request of `needed` rows that do not fit."""

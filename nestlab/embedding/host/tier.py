@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nestlab.embedding.config import TableGroup
 from nestlab.embedding.features.admission import admission
+from nestlab.embedding.features.eviction import eviction
 from nestlab.embedding.host.arena import Arena
 from nestlab.embedding.host.memory import RecordMemory
 from nestlab.embedding.host.rows import Rows
@@ -33,25 +34,46 @@ class HostTier:
         self.rows = Rows(memory.row_capacity, memory.record_bytes)
         self._initialiser, self._rules = initialiser, options.features
         self.admission = admission(options.features, group.tables)
+        self.eviction = eviction(options.features, group.tables, memory.row_capacity)
+        self.removed: list[KeySet] | None = None  # what was evicted since the last checkpoint; None: nobody asks
         self._defaults = options.features.defaults(group.tables)
 
     def find(self, keys: KeySet) -> np.ndarray:
         """[U] int64 rows, −1 for unknown keys. Changes nothing."""
         return self.index.find(keys)
 
-    def resolve(self, keys: KeySet, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def resolve(self, keys: KeySet, number: int, oldest: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows [U] int64 of the keys of training batch `number`, and the positions [n] of those that are new.
 
         New rows have no record before `pin`; a key that admission refuses has row −1.
 
+        Args:
+            oldest: number of the oldest batch in flight.
+
         Raises:
+            ValueError: the keys carry no counts, and the rules need them.
             UserError: no room for the new keys' records.
         """
-        if (freed := self.rows.leave_quarantine(number)).size:
+        if self._rules.counts and keys.counts is None:
+            raise ValueError("admission and eviction by score need counts; route the batch with count=True")
+        if (freed := self.rows.leave_quarantine(number, oldest)).size:
             self.memory.free(freed)
         rows, fresh = self._admit(keys, number) if self.admission else self.index.find_or_insert(keys, self.rows)
         self.rows.seen(rows, number)
+        if self.eviction is not None:
+            self.eviction.used(rows, keys)
         return rows, fresh
+
+    def evict(self, number: int) -> np.ndarray:
+        """Closes training batch `number`: the rows [n] that lose their keys, if a round of eviction is due."""
+        if self.eviction is None or not self.eviction.due(number):
+            return _NONE
+        keys, rows = self.eviction.victims(self.index, self.rows.last_seen[: self.rows.ever], number)
+        self.index.remove(keys)
+        self.rows.quarantine(rows, number)
+        if self.removed is not None and rows.size:
+            self.removed.append(keys)
+        return rows
 
     def _admit(self, keys: KeySet, number: int) -> tuple[np.ndarray, np.ndarray]:
         rows = self.index.find(keys)
