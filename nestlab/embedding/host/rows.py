@@ -66,7 +66,7 @@ class Rows:
             self._quarantined.append((number, rows))
 
     def leave_quarantine(self, number: int, oldest: int) -> np.ndarray:
-        """The rows that batch `number` may reuse, `oldest` being the oldest one in flight; they are in the free list."""
+        """The rows that batch `number` may reuse, now in the free list; `oldest` is the oldest batch in flight."""
         free = [np.empty(0, dtype=np.int64)]
         while self._quarantined and self._may_leave(self._quarantined[0][0], number, oldest):
             free.append(self._quarantined.popleft()[1])
