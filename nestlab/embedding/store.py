@@ -17,6 +17,7 @@ from nestlab.embedding.keys import KeyLayout
 from nestlab.embedding.keyset import KeySet, int64_array
 from nestlab.embedding.optimizers import RowOptimizer, StepInfo
 from nestlab.embedding.residency import NO_ROWS, Call, GroupResidency, Residency
+from nestlab.embedding.saved import SavePoint
 from nestlab.embedding.tiers import Tiers
 from nestlab.embedding.warmup import warm_up
 from nestlab.errors import UserError
@@ -35,6 +36,7 @@ class EmbeddingStore:
         options: the tiers.
         counters: sums over everything trained so far.
         last_step: number of the newest step applied: a later pipeline counts on from there.
+        save_point: of the last checkpoint saved or loaded; None: there was none.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class EmbeddingStore:
         self.groups: tuple[TableGroup, ...] = group_tables(tables, optimizer.state_width)
         self.layout = KeyLayout(self.groups)
         self.last_step = 0
+        self.save_point: SavePoint | None = None
         self.counters = Counters()
         self.hosts = tuple(map(self._make_host, self.groups))
         self.tiers = tuple(make_tier(host, optimizer, self.options, self.counters) for host in self.hosts)

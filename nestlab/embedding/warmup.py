@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import torch
 
-from nestlab.embedding import kernels, record_kernels
+from nestlab.embedding import kernels, record_kernels, sharding
 from nestlab.embedding.features import feature_kernels
 
 _done: set[torch.dtype] = set()
@@ -35,6 +35,7 @@ def _warm_index() -> None:
     kernels.mark_rows(slots, np.zeros(1, bool))
     kernels.flagged(slots, np.zeros(1, bool), ids, one, one)
     kernels.remove(slots, ids, offsets, one)
+    sharding.owner(ids, "", 1)
     segments = np.array([[0, 1, 0]])
     kernels.deduplicate(ids, segments, offsets, np.zeros(64, np.int64), 0, one, np.zeros(2, np.int64), one.copy())
 

@@ -16,6 +16,7 @@ from nestlab.embedding.index import KeyIndex
 from nestlab.embedding.initialisation import Initialiser
 from nestlab.embedding.keyset import KeySet
 from nestlab.embedding.residency import GroupResidency
+from nestlab.embedding.saved import RemovedKeys
 from nestlab.embedding.tiers import Tiers
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -35,7 +36,7 @@ class HostTier:
         self._initialiser, self._rules = initialiser, options.features
         self.admission = admission(options.features, group.tables)
         self.eviction = eviction(options.features, group.tables, memory.row_capacity)
-        self.removed: list[KeySet] | None = None  # what was evicted since the last checkpoint; None: nobody asks
+        self.removed: RemovedKeys | None = None  # since the last checkpoint; None: nobody asks
         self._defaults = options.features.defaults(group.tables)
 
     def find(self, keys: KeySet) -> np.ndarray:
