@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestlab.embedding import KeySet, TableConfig
+from nestlab.embedding.buckets import BucketedIndex
 from nestlab.embedding.features import FeatureRules
 from nestlab.embedding.features.eviction import Eviction, RowStats, eviction
 from nestlab.embedding.host.rows import Rows
@@ -69,7 +70,7 @@ class Reference:
     st.lists(OCCURRENCES, max_size=14),
     st.sampled_from(["age", "score"]),
     st.sampled_from([0.1, 0.5, 1.0]),
-    st.sampled_from([KeyIndex]),
+    st.sampled_from([KeyIndex, lambda: BucketedIndex(1, buckets=4)]),
 )
 def test_victims_equal_plain_python(batches, evict, share, make):
     """A round every other batch. Weights are powers of two, so that sums are exact in any order.

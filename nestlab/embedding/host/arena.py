@@ -55,7 +55,7 @@ class Arena:
 
     def __init__(self, width: int, dtype: torch.dtype, limit_bytes: int | None = None) -> None:
         self.record_bytes = width * dtype.itemsize
-        memory = _reserve_up_to(memory_bytes() if limit_bytes is None else limit_bytes, self.record_bytes)
+        memory = reserve_up_to(memory_bytes() if limit_bytes is None else limit_bytes, self.record_bytes)
         self.row_capacity = len(memory) // self.record_bytes
         flat = torch.frombuffer(memory, dtype=dtype, count=self.row_capacity * width)
         self.records: Tensor = flat.view(self.row_capacity, width)
@@ -75,7 +75,7 @@ class Arena:
         """Their memory stays committed and is overwritten when they are reused."""
 
 
-def _reserve_up_to(nbytes: int, record_bytes: int) -> mmap.mmap:
+def reserve_up_to(nbytes: int, record_bytes: int) -> mmap.mmap:
     """The largest of nbytes, nbytes/2, … that the system grants, and at least one record."""
     wanted = max(nbytes, record_bytes)
     while True:
