@@ -135,6 +135,27 @@ class HostTier:
         """[n, width] copy of the records of rows [n]: the newest ones once the device tier is flushed."""
         return self.memory.copy(rows)
 
+    def put(self, keys: KeySet, records: np.ndarray, last_seen: np.ndarray) -> None:
+        """Records [U, width] and last uses [U] int32 of keys from elsewhere, new ones or in place of what they had.
+
+        No batch is in flight, and no more keys than there are frames.
+
+        Raises:
+            UserError: no room for them.
+        """
+        rows, _ = self.index.find_or_insert(keys, self.rows)
+        frames = self.memory.pin(rows, np.zeros(rows.size, dtype=bool))
+        self.memory.array[frames] = records
+        self.memory.unpin(frames, changed=True)
+        self.rows.last_seen[rows] = last_seen
+
+    def drop(self, keys: KeySet) -> None:
+        """Takes keys away with their records, at once: no batch is in flight."""
+        rows = self.index.remove(keys)
+        rows = rows[rows >= 0]
+        self.memory.free(rows)
+        self.rows.give_back(rows)
+
     def export(self, table: int) -> dict[str, Tensor]:
         """ids [n] ascending, weight [n, dim] and state [n, s] of one table: a canonical order."""
         ids, rows = self.index.entries(table)
