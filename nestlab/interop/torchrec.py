@@ -6,16 +6,35 @@ Labels, dense values and sample weights have no place in a KeyedJaggedTensor; th
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from nestlab.batch import Batch
+from nestlab.errors import UserError
 
 if TYPE_CHECKING:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+_TIERED = {  # what needs torchrec to be there, and is loaded when it is asked for
+    "TieredEmbeddingBagCollection": "tiered",
+    "TieredEmbeddingCollection": "tiered",
+    "ExportedState": "tiered_state",
+    "export_state": "tiered_state",
+    "import_state": "tiered_state",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TIERED:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    usable, reason = available()
+    if not usable:
+        raise UserError(f"{name} needs torchrec: {reason}")
+    return getattr(importlib.import_module(f"nestlab.interop.{_TIERED[name]}"), name)
 
 
 @functools.cache
