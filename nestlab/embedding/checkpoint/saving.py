@@ -1,0 +1,247 @@
+"""Saving: each shard writes a folder of its own under a temporary name, and the manifest makes them valid at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save as to_safetensors
+
+from nestlab.embedding.checkpoint.durable import new_folder, put_in_place, sync_folder, write_file
+from nestlab.embedding.checkpoint.manifest import (
+    FOLDER,
+    NAME,
+    FileEntry,
+    Header,
+    Manifest,
+    Save,
+    TableEntry,
+    parse_save,
+    read_manifest,
+)
+from nestlab.embedding.checkpoint.parts import Piece, pieces
+from nestlab.embedding.saved import RemovedKeys, SavePoint
+from nestlab.embedding.sharding import owner
+from nestlab.embedding.store import EmbeddingStore
+from nestlab.errors import UserError
+from nestlab.files import write_atomic
+
+_SCRATCH = ".tmp-"
+_OURS = re.compile(rf"({re.escape(_SCRATCH)})?{FOLDER.pattern}")
+_MANIFEST_SCRATCH = re.compile(rf"\.{re.escape(NAME)}\..*\.tmp")
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """What one shard has written, not yet valid. Plain data: `to_json` and `from_json` take it from rank to rank.
+
+    Attributes:
+        shard: which one, from 0.
+        base: digest of the newest save in the folder when this was written; empty: there was none.
+        save: the save as far as this shard knows it.
+    """
+
+    shard: int
+    base: str
+    header: Header
+    save: Save
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> ShardFiles:
+        tree = json.loads(text)
+        tables = tuple(TableEntry(**table) for table in tree["header"].pop("tables"))
+        return ShardFiles(
+            tree["shard"], tree["base"], Header(**tree["header"], tables=tables), parse_save(tree["save"])
+        )
+
+
+def save(store: EmbeddingStore, folder: str | Path, incremental: bool = False) -> Save:
+    """Saves a store that is the only shard, all of it or (`incremental`) what changed since its last save there.
+
+    Whatever kills it, the checkpoint before stays loadable.
+
+    Raises:
+        RuntimeError: batches are in flight, whose keys would be among those saved, untrained.
+        UserError: the folder cannot be written, or `incremental` does not continue the save in it.
+    """
+    publish(folder, [save_shard(store, folder, incremental=incremental)])
+    return confirm(store, folder)
+
+
+def save_shard(
+    store: EmbeddingStore, folder: str | Path, shard: int = 0, of: int = 1, incremental: bool = False
+) -> ShardFiles:
+    """Writes the part of one shard. Nothing is valid before all shards have written theirs and one of them publishes.
+
+    On many ranks: `save_shard` on each, a barrier, `publish` on one, a barrier, `confirm` on each.
+
+    Raises:
+        RuntimeError, UserError: as `save`; also if the store holds keys of other shards (see `sharding.owner`).
+    """
+    if not 0 <= shard < of:
+        raise UserError(f"save: shard {shard} of {of}; count from 0 to {of - 1}")
+    store.require_quiet("save")
+    begin, folder = time.perf_counter(), Path(folder)
+    with _told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        base = read_manifest(folder)
+        if incremental:
+            _check_continues(store, base, folder)
+        store.flush()
+        number = base.last.number + 1 if base else 1
+        files = _write(store, folder, f"{number:06d}.{shard}-of-{of}", incremental)
+    result = Save(
+        number=number,
+        kind="increment" if incremental else "full",
+        step=store.last_step,
+        batches=store.counters.batches,
+        shards=of,
+        after=base.last.digest if incremental else "",
+        seconds=round(time.perf_counter() - begin, 6),
+        files=files,
+    )
+    return ShardFiles(shard, base.last.digest if base else "", header_of(store), result)
+
+
+def publish(folder: str | Path, shards: Sequence[ShardFiles]) -> Save:
+    """Makes what all shards have written the checkpoint in `folder`, then removes what no manifest names any more.
+
+    Raises:
+        UserError: shards are missing or do not fit together, or another save was published since they were written.
+    """
+    folder, shards = Path(folder), sorted(shards, key=lambda part: part.shard)
+    base = read_manifest(folder)
+    _check_together(folder, shards, base)
+    files = tuple(file for part in shards for file in part.save.files)
+    saved = replace(shards[0].save, files=files, seconds=max(part.save.seconds for part in shards))
+    before = base.saves if saved.kind == "increment" else ()
+    manifest = Manifest(shards[0].header, (*before, saved))
+    with _told(folder):
+        write_atomic(folder / NAME, manifest.to_bytes())
+        sync_folder(folder)
+        _tidy(folder, manifest.folders)
+    return saved
+
+
+def confirm(store: EmbeddingStore, folder: str | Path) -> Save:
+    """Tells a store that the save it took part in is published: the next increment begins here.
+
+    Raises:
+        UserError: the newest save in `folder` is not of this moment.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None or manifest.last.batches != store.counters.batches or manifest.last.step != store.last_step:
+        raise UserError(f"save: the newest save in '{folder}' is not of this step; confirm right after publish")
+    mark(store, manifest.last)
+    return manifest.last
+
+
+def mark(store: EmbeddingStore, saved: Save) -> None:
+    """The store is now what this save says: changes count from here."""
+    store.save_point = SavePoint(saved.digest, saved.batches)
+    for host in store.hosts:
+        host.removed = RemovedKeys(len(host.group.tables))
+
+
+def header_of(store: EmbeddingStore) -> Header:
+    rules = store.options.features
+    tables = tuple(
+        TableEntry(table.name, group.dim, group.state_width, float(table.bound), group.number)
+        for group in store.groups
+        for table in group.tables
+    )
+    dtype = str(store.dtype).removeprefix("torch.")
+    return Header(dtype, store.optimizer.name, store.seed, {"admit": rules.admit, "evict": rules.evict}, tables)
+
+
+def _write(store: EmbeddingStore, folder: Path, name: str, incremental: bool) -> tuple[FileEntry, ...]:
+    scratch = new_folder(folder / f"{_SCRATCH}{name}")
+    try:
+        since = store.save_point.batches if incremental else None
+        files = tuple(_write_piece(scratch, name, piece, i) for i, piece in enumerate(pieces(store, since)))
+        put_in_place(scratch, folder / name)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return files
+
+
+def _write_piece(scratch: Path, name: str, piece: Piece, number: int) -> FileEntry:
+    shard, of = map(int, name.split(".")[1].split("-of-"))
+    if piece.role == "rows":
+        _check_owner(piece, shard, of)
+    file = f"{number:06d}-{piece.role}.safetensors"
+    content = to_safetensors({key: np.ascontiguousarray(array) for key, array in piece.arrays.items()})
+    return FileEntry(
+        path=f"{name}/{file}",
+        role=piece.role,
+        tables=piece.tables,
+        shard=shard,
+        rows=piece.rows,
+        bytes=len(content),
+        sha256=write_file(scratch / file, content),
+    )
+
+
+def _check_owner(piece: Piece, shard: int, of: int) -> None:
+    ids = piece.arrays["ids"]
+    owners = owner(ids, piece.tables[0], of)
+    if (wrong := np.flatnonzero(owners != shard)).size:
+        raise UserError(
+            f"save: shard {shard} of {of} holds id {ids[wrong[0]]} of table '{piece.tables[0]}', which belongs to "
+            f"shard {owners[wrong[0]]}; shard keys by nestlab.embedding.sharding.owner"
+        )
+
+
+def _check_continues(store: EmbeddingStore, base: Manifest | None, folder: Path) -> None:
+    if base is None or store.save_point is None or base.last.digest != store.save_point.digest:
+        raise UserError(
+            f"save: an increment must follow this store's own last save, and that is not the newest one in '{folder}'; "
+            "make a full save first (incremental=False)"
+        )
+    if base.header != header_of(store):
+        raise UserError(f"save: the save in '{folder}' was made with other settings; make a full save first")
+
+
+def _check_together(folder: Path, shards: list[ShardFiles], base: Manifest | None) -> None:
+    first = shards[0] if shards else None
+    if first is None or [part.shard for part in shards] != list(range(first.save.shards)):
+        of = first.save.shards if first else "no"
+        raise UserError(f"publish: {[part.shard for part in shards]} given of {of} shards; give each shard once")
+    for part in shards:
+        same = replace(part.save, files=(), seconds=0.0) == replace(first.save, files=(), seconds=0.0)
+        if not same or (part.header, part.base) != (first.header, first.base):
+            raise UserError(f"publish: shard {part.shard} was not saved together with shard 0; save all of them again")
+    if first.base != (base.last.digest if base else ""):
+        raise UserError(f"publish: another save into '{folder}' was published meanwhile; save again")
+
+
+def _tidy(folder: Path, named: Sequence[str]) -> None:
+    """Removes what killed saves and older chains left: only what bears a name that a save gives. The save is valid by
+    now, whether this succeeds or not."""
+    for name in sorted(os.listdir(folder)):
+        if _OURS.fullmatch(name) and name not in named:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        elif _MANIFEST_SCRATCH.fullmatch(name):
+            with suppress(OSError):
+                (folder / name).unlink()
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """What the system refuses becomes one line."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(f"checkpoint: '{folder}' cannot be written ({why}); make room or name another folder") from None
