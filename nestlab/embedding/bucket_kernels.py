@@ -52,34 +52,42 @@ def _probe(slots, start, mask, home, key, table):
         at = (at + uint64(1)) & mask
 
 
+@inlined
+def _step(buckets, first, last):
+    """Keys read at once, so that a thread with a part of the buckets keeps about BLOCK of them."""
+    return BLOCK * min(8, buckets // max(1, last - first))
+
+
 @jit
 def find(slots, starts, masks, ids, offsets, first, last, rows, unknown):
     """Writes to rows [U] the row, or −1, of each key whose bucket is in first … last−1; adds to unknown [buckets].
 
     ids [U], offsets [T+1], starts, masks, unknown [buckets]: all int64.
     """
-    hashes, places = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64)
-    low, span = uint64(first), uint64(last - first)
+    buckets = starts.size
+    step, low, span = _step(buckets, first, last), uint64(first), uint64(last - first)
+    hashes, places, homes = np.empty(step, np.uint64), np.empty(step, np.int64), np.empty(step, np.uint64)
     for table in range(offsets.size - 1):
-        i, end = offsets[table], offsets[table + 1]
-        while i < end:
+        for begin in range(offsets[table], offsets[table + 1], step):
             count = 0
-            while i < end and count < BLOCK:
+            for i in range(begin, min(begin + step, offsets[table + 1])):
                 x = _hash(ids[i], table)
                 hashes[count], places[count] = x, i
-                count += np.int64(_bucket(x, starts.size) - low < span)  # no branch: it would be missed half the time
-                i += 1
+                count += np.int64(_bucket(x, buckets) - low < span)  # no branch: it would be missed half the time
             for j in range(count):
-                b = _bucket(hashes[j], starts.size)
-                prefetch(slots, uint64(2) * (uint64(starts[b]) + (hashes[j] & uint64(masks[b]))))
+                b = _bucket(hashes[j], buckets)
+                home = uint64(2) * (uint64(starts[b]) + (hashes[j] & uint64(masks[b])))
+                homes[j] = home
+                prefetch(slots, home)
             for j in range(count):
-                x, key = hashes[j], ids[places[j]]
-                b = _bucket(x, starts.size)
-                start, mask = uint64(starts[b]), uint64(masks[b])
-                at = _probe(slots, start, mask, x & mask, key, table)
-                row = (slots[uint64(2) * (start + at) + uint64(1)] & _ROW_MASK) - 1
-                rows[places[j]] = row
-                unknown[b] += np.int64(row < 0)
+                x, key, word = hashes[j], ids[places[j]], slots[homes[j] + uint64(1)]
+                if word != 0 and not (slots[homes[j]] == key and (word >> ROW_BITS) == table):  # not at home: seldom
+                    b = _bucket(x, buckets)
+                    start, mask = uint64(starts[b]), uint64(masks[b])
+                    word = slots[uint64(2) * (start + _probe(slots, start, mask, x & mask, key, table)) + uint64(1)]
+                rows[places[j]] = (word & _ROW_MASK) - 1
+                if word == 0:
+                    unknown[_bucket(x, buckets)] += 1
 
 
 @jit
@@ -105,18 +113,17 @@ def give_rows(rows, fresh, free, allocator):
 @jit
 def insert(slots, starts, masks, ids, offsets, first, last, fresh, rows):
     """Puts the unknown keys at positions fresh [n], ascending, whose bucket is in first … last−1, with their rows."""
-    hashes, places, tables = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    low, span = uint64(first), uint64(last - first)
-    i, table = 0, 0
-    while i < fresh.size:
+    step, low, span = _step(starts.size, first, last), uint64(first), uint64(last - first)
+    hashes, places, tables = np.empty(step, np.uint64), np.empty(step, np.int64), np.empty(step, np.int64)
+    table = 0
+    for begin in range(0, fresh.size, step):
         count = 0
-        while i < fresh.size and count < BLOCK:
+        for i in range(begin, min(begin + step, fresh.size)):
             while fresh[i] >= offsets[table + 1]:
                 table += 1
             x = _hash(ids[fresh[i]], table)
             hashes[count], places[count], tables[count] = x, fresh[i], table
             count += np.int64(_bucket(x, starts.size) - low < span)
-            i += 1
         for j in range(count):
             b = _bucket(hashes[j], starts.size)
             prefetch(slots, uint64(2) * (uint64(starts[b]) + (hashes[j] & uint64(masks[b]))))

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import torch
 
-from nestlab.embedding import kernels, record_kernels, sharding
+from nestlab.embedding import bucket_kernels, kernels, record_kernels, sharding
 from nestlab.embedding.features import feature_kernels
 
 _done: set[torch.dtype] = set()
@@ -20,6 +20,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
         if dtype in _done:
             return
         _warm_index()
+        _warm_buckets()
         _warm_features()
         _warm_records(np.float32 if dtype == torch.float32 else np.float64)
         _done.add(dtype)
@@ -50,6 +51,17 @@ def _warm_records(dtype: type) -> None:
     record_kernels.adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-10)
     record_kernels.rowwise_adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-8)
     record_kernels.lazy_adam(records, row, grads, 0.1, 0.9, 0.999, 1e-8)
+
+
+def _warm_buckets() -> None:
+    slots, at, masks = np.zeros(64, np.int64), np.zeros(1, np.int64), np.full(1, 15)
+    ids, rows, offsets, free = np.zeros(1, np.int64), np.full(1, -1), np.array([0, 1]), np.zeros(1, np.int64)
+    bucket_kernels.find(slots, at, masks, ids, offsets, 0, 1, rows, np.zeros(1, np.int64))
+    fresh = np.zeros(1, np.int64)
+    bucket_kernels.give_rows(rows, fresh, free, np.zeros(2, np.int64))
+    bucket_kernels.insert(slots, at, masks, ids, offsets, 0, 1, fresh, rows)
+    bucket_kernels.rehash(slots, at, masks, at + 16, masks, 0, 1)
+    bucket_kernels.remove(slots, at, masks, ids, offsets, 0, 1, rows, np.zeros(1, np.int64))
 
 
 def _warm_features() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestlab.benchmarks import buckets as benchmark
 from nestlab.embedding import KeySet, buckets
 from nestlab.embedding.buckets import BucketedIndex
 from nestlab.embedding.host.rows import Rows
@@ -167,3 +169,13 @@ def test_threads_end_with_the_index():
     for thread in threads:
         thread.join(timeout=10)
     assert not running()
+
+
+def test_the_benchmark_has_every_row_and_summary_key():
+    """Its shape at a tiny scale, not its figures."""
+    scale = benchmark.Scale(distinct=4000, lookups=1000, grown=8000, call=500, buckets=(4, 16), repeats=2)
+    result = benchmark.run(scale)
+    kinds = {(row["buckets"], row["threads"]) for row in result["rows"] if row["work"] == "look-up"}
+    assert kinds == {(0, 1), (4, 1), (4, 2), (16, 1), (16, 2)}
+    assert {"lookup_vs_key_index_1_thread", "lookup_vs_key_index_2_thread"} <= set(result["summary"])
+    assert result["summary"]["longest_call_ms"] > 0 and json.dumps(result)
