@@ -11,7 +11,7 @@ from torch import Tensor
 from nestlab.embedding.config import TableConfig, TableGroup, group_tables
 from nestlab.embedding.counters import Counters
 from nestlab.embedding.device import make_tier
-from nestlab.embedding.host.tier import HostTier, make_memory
+from nestlab.embedding.host.tier import HostTier, make_memory, shares
 from nestlab.embedding.initialisation import Initialiser
 from nestlab.embedding.keys import KeyLayout
 from nestlab.embedding.keyset import KeySet, int64_array
@@ -69,7 +69,7 @@ class EmbeddingStore:
         self.last_step = 0
         self.save_point: SavePoint | None = None
         self.counters = Counters()
-        self.hosts = tuple(map(self._make_host, self.groups))
+        self.hosts = tuple(map(self._make_host, self.groups, shares(self.groups)))
         self.tiers = tuple(make_tier(host, optimizer, self.options, self.counters) for host in self.hosts)
         self._where = {t.name: (group.number, i) for group in self.groups for i, t in enumerate(group.tables)}
         self._live: dict[int, Residency] = {}  # training batches between resolve and release, by number
@@ -225,9 +225,15 @@ class EmbeddingStore:
         return self.hosts[group].export(number)
 
     def nbytes(self) -> dict[str, int]:
-        """Bytes of the index and of the records ever given out, over all groups."""
+        """Bytes of host memory by kind, over all groups: of the key index, of the records ever given out (or of the
+        frames that hold some of them), of what admission and eviction keep."""
         parts = [host.nbytes for host in self.hosts]
-        return {name: sum(part[name] for part in parts) for name in ("index", "records")}
+        return {name: sum(part[name] for part in parts) for name in ("index", "records", "features")}
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that the disk tier holds."""
+        return sum(host.nbytes["disk"] for host in self.hosts)
 
     @property
     def device_bytes(self) -> int:
@@ -239,9 +245,9 @@ class EmbeddingStore:
         if self._live:
             raise RuntimeError(f"{call}: {len(self._live)} batches are in flight; drain the pipeline first")
 
-    def _make_host(self, group: TableGroup) -> HostTier:
+    def _make_host(self, group: TableGroup, share: float) -> HostTier:
         initialiser = Initialiser(group, self.seed, self.optimizer.initial_state)
-        return HostTier(group, initialiser, make_memory(group, self.dtype, self.options), self.options)
+        return HostTier(group, initialiser, make_memory(group, self.dtype, self.options, share), self.options)
 
     def _resolve_group(self, host: HostTier, keys: KeySet, number: int, oldest: int) -> GroupResidency:
         rows, fresh = host.resolve(keys, number, oldest)

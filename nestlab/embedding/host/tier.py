@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from nestlab.embedding.buckets import BucketedIndex
 from nestlab.embedding.config import TableGroup
 from nestlab.embedding.features.admission import admission
 from nestlab.embedding.features.eviction import eviction
 from nestlab.embedding.host.arena import Arena
 from nestlab.embedding.host.memory import RecordMemory
+from nestlab.embedding.host.pool import BufferPool
+from nestlab.embedding.host.record_file import RecordFile
 from nestlab.embedding.host.rows import Rows
 from nestlab.embedding.index import KeyIndex
 from nestlab.embedding.initialisation import Initialiser
@@ -31,7 +36,7 @@ class HostTier:
 
     def __init__(self, group: TableGroup, initialiser: Initialiser, memory: RecordMemory, options: Tiers) -> None:
         self.group, self.memory = group, memory
-        self.index = KeyIndex(sum(table.initial_rows for table in group.tables))
+        self.index = make_index(group, options)
         self.rows = Rows(memory.row_capacity, memory.record_bytes)
         self._initialiser, self._rules = initialiser, options.features
         self.admission = admission(options.features, group.tables)
@@ -169,14 +174,43 @@ class HostTier:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """Bytes of the key index and of the records ever given out (what lies on disk included)."""
-        return {"index": self.index.nbytes, "records": self.rows.ever * self.memory.record_bytes}
+        """Bytes of host memory: of the key index, of records, of what admission and eviction keep; and of disk."""
+        memory, given = self.memory, self.rows.ever
+        features = 0 if self.admission is None else self.admission.nbytes
+        if self.eviction is not None and self.eviction.stats is not None:
+            features += self.eviction.stats.nbytes(given)
+        in_memory = given * memory.record_bytes if isinstance(memory, Arena) else memory.nbytes
+        below = 0 if isinstance(memory, Arena) else memory.file.nbytes
+        return {"index": self.index.nbytes, "records": in_memory, "features": features, "disk": below}
 
     def _initialise(self, records: np.ndarray, at: np.ndarray, keys: KeySet, positions: np.ndarray) -> None:
         """Initial values of the keys at `positions` [n] into records[at]."""
         self._initialiser.write(records, at, keys.ids[positions], keys.tables(positions))
 
 
-def make_memory(group: TableGroup, dtype: torch.dtype, options: Tiers) -> RecordMemory:
-    """The memory that the options ask for."""
-    return Arena(group.record_width, dtype, options.host_capacity or None)
+def make_index(group: TableGroup, options: Tiers) -> KeyIndex | BucketedIndex:
+    """In one part, or in buckets."""
+    initial = sum(table.initial_rows for table in group.tables)
+    if options.index_buckets == 1:
+        return KeyIndex(initial)
+    return BucketedIndex(initial, options.index_buckets, options.index_threads)
+
+
+def make_memory(group: TableGroup, dtype: torch.dtype, options: Tiers, share: float) -> RecordMemory:
+    """The memory that the options ask for; this group's share of `host_capacity` is `share`.
+
+    Raises:
+        UserError: not one record fits, or the disk's folder cannot be used.
+    """
+    nbytes = int(options.host_capacity * share)
+    if not options.disk:
+        return Arena(group.record_width, dtype, nbytes or None)
+    record_bytes = group.record_width * dtype.itemsize
+    file = RecordFile(options.disk, record_bytes)
+    return BufferPool(group.record_width, dtype, nbytes // record_bytes, file)
+
+
+def shares(groups: Sequence[TableGroup]) -> list[float]:
+    """How host capacity is divided: in proportion to tables times width of a record. They sum to 1."""
+    weights = [len(group.tables) * group.record_width for group in groups]
+    return [weight / sum(weights) for weight in weights]
