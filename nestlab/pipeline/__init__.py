@@ -2,9 +2,12 @@
 
 from nestlab.pipeline.builders import build
 from nestlab.pipeline.executors import Inline, Shuffled
+from nestlab.pipeline.in_flight import MissingInput
+from nestlab.pipeline.lanes import Lanes
 from nestlab.pipeline.pipeline import Pipeline
 from nestlab.pipeline.schedule import Action, Edge, Entry, Key, Lane, Schedule, Stage
-from nestlab.pipeline.step import MissingInput, StepOutput
+from nestlab.pipeline.shape import Shape
+from nestlab.pipeline.step import StepOutput
 from nestlab.pipeline.validator import InvalidSchedule, validate
 
 __all__ = [
@@ -15,9 +18,11 @@ __all__ = [
     "InvalidSchedule",
     "Key",
     "Lane",
+    "Lanes",
     "MissingInput",
     "Pipeline",
     "Schedule",
+    "Shape",
     "Shuffled",
     "Stage",
     "StepOutput",

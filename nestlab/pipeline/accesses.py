@@ -7,6 +7,7 @@ the other outside it, and disjoint classes never conflict.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,8 +49,22 @@ def only(batch: int, other: int) -> RowClass:
 
 
 def new_keys(batch: int) -> RowClass:
-    """K(t) without the keys of every earlier batch."""
+    """K(t) without the keys of every earlier batch; a key that was evicted and comes back is a new one."""
     return RowClass(inside=(batch,), unseen_before=batch)
+
+
+def victims(batch: int) -> RowClass:
+    """What leaves the slot cache for batch t: rows outside K(t) ∪ K(t−1)."""
+    return RowClass(outside=(batch, batch - 1))
+
+
+def reused(batch: int) -> RowClass:
+    """Rows that new keys of t take over from evicted ones.
+
+    EVICT(s) takes keys outside K(s) ∪ K(s−1), and their rows stay in quarantine until s + 2: what batch t reuses was
+    last used by t−4 or before.
+    """
+    return RowClass(outside=(batch - 1, batch - 2, batch - 3))
 
 
 class Resource(NamedTuple):
@@ -74,8 +89,16 @@ class Access:
         return self.rows is None or other.rows is None or not self.rows.disjoint(other.rows)
 
 
-# Shared by all batches. `random` stands for the global random generator and the buffers of modules.
+# Shared by all batches. `random` stands for the global random generator and the buffers of modules, `host frames` for
+# where host records lie and what pins them down, `slot map` for the device tier's places, `key queue` for keys that are
+# known ahead of their batch.
 LOADER, INDEX, HOST_ROWS = Resource("loader"), Resource("key index"), Resource("host rows")
+FRAMES, SLOT_MAP, SLOTS, KEY_QUEUE = (
+    Resource("host frames"),
+    Resource("slot map"),
+    Resource("slots"),
+    Resource("key queue"),
+)
 DENSE_WEIGHTS, DENSE_GRADS, RANDOM = Resource("dense weights"), Resource("dense gradients"), Resource("random")
 
 
@@ -87,8 +110,45 @@ def writes(*resources: Resource) -> list[Access]:
     return [Access(resource, write=True) for resource in resources]
 
 
-def direct_accesses(key: Key) -> list[Access]:
+def reads_rows(resource: Resource, rows: RowClass) -> list[Access]:
+    return [Access(resource, write=False, rows=rows)]
+
+
+def writes_rows(resource: Resource, rows: RowClass) -> list[Access]:
+    return [Access(resource, write=True, rows=rows)]
+
+
+def direct_accesses(key: Key, evicts: bool = False, foresees: bool = False) -> list[Access]:
     """Reads and writes of an action where rows are read straight from the host tier (`Direct`)."""
+    return _accesses(key, _direct, evicts, foresees)
+
+
+def dual_buffer_accesses(key: Key, evicts: bool = False, foresees: bool = False) -> list[Access]:
+    """The same with `DualBuffer`: the buffer of batch t is the one of t−2."""
+    return _accesses(key, _dual_buffer, evicts, foresees)
+
+
+def slot_cache_accesses(key: Key, evicts: bool = False, foresees: bool = False) -> list[Access]:
+    """The same with `SlotCache`, whose victims lie outside K(t) ∪ K(t−1)."""
+    return _accesses(key, _slot_cache, evicts, foresees)
+
+
+Tier = Callable[[Stage, int], list[Access]]
+
+
+def _accesses(key: Key, tier: Tier, evicts: bool, foresees: bool) -> list[Access]:
+    if key.stage is Stage.PREPARE:
+        parts = (key._replace(stage=stage) for stage in (Stage.POST, Stage.PLAN, Stage.RETRIEVE))
+        return [access for part in parts for access in _accesses(part, tier, evicts, foresees)]
+    found = _every_tier(key) + tier(key.stage, key.batch)
+    if evicts and key.stage is Stage.RETRIEVE:
+        found += writes_rows(HOST_ROWS, reused(key.batch))
+    if foresees and key.stage is Stage.ROUTE:
+        found += writes(KEY_QUEUE)
+    return found
+
+
+def _every_tier(key: Key) -> list[Access]:
     t, part = key.batch, key.part
 
     def own(name: str) -> Resource:
@@ -104,12 +164,18 @@ def direct_accesses(key: Key) -> list[Access]:
             return reads(own("raw batch")) + writes(own("inputs"))
         case Stage.ROUTE:
             return reads(own("raw batch")) + writes(own("keys"))
-        case Stage.PREPARE:
-            inserted = Access(HOST_ROWS, write=True, rows=new_keys(t))
-            return [*reads(own("keys")), *writes(INDEX, own("residency")), inserted]
+        case Stage.POST:
+            return reads(own("keys")) + writes(INDEX, own("residency"))
+        case Stage.PLAN:
+            return writes(SLOT_MAP, own("residency"))
+        case Stage.RETRIEVE:
+            return writes(FRAMES, own("residency")) + writes_rows(HOST_ROWS, new_keys(t))
+        case Stage.EVICT:
+            return writes(INDEX, SLOT_MAP)
+        case Stage.COMMIT | Stage.WRITEBACK:
+            return reads(own("residency"))
         case Stage.EMB_EXCHANGE:
-            gathered = Access(HOST_ROWS, write=False, rows=keys_of(t))
-            return [*reads(own("keys"), own("residency")), *writes(of_part("part rows")), gathered]
+            return reads(own("keys"), own("residency")) + writes(of_part("part rows"))
         case Stage.FORWARD:
             inputs = reads(own("inputs"), own("keys"), of_part("part rows"), DENSE_WEIGHTS)
             return inputs + writes(RANDOM, of_part("graph"))
@@ -120,8 +186,52 @@ def direct_accesses(key: Key) -> list[Access]:
         case Stage.DENSE_REDUCE:
             return writes(DENSE_GRADS, own("reduced gradients"))
         case Stage.UPDATE:
-            updated = Access(HOST_ROWS, write=True, rows=keys_of(t))
             inputs = reads(own("reduced gradients"), own("summed row gradients"), own("residency"))
-            return [*inputs, *writes(DENSE_WEIGHTS, DENSE_GRADS), updated]
+            return inputs + writes(DENSE_WEIGHTS, DENSE_GRADS)
         case Stage.RELEASE:
             return writes(own("residency"), own("inputs"), own("keys"))
+    raise ValueError(f"no accesses are declared for {key.stage}")
+
+
+def _direct(stage: Stage, t: int) -> list[Access]:
+    match stage:
+        case Stage.EMB_EXCHANGE:
+            return reads_rows(HOST_ROWS, keys_of(t))
+        case Stage.UPDATE:
+            return writes_rows(HOST_ROWS, keys_of(t))
+    return []
+
+
+def _dual_buffer(stage: Stage, t: int) -> list[Access]:
+    """A place of a buffer belongs to another key in every batch: no row classes there."""
+    buffer, other = Resource("buffer", t % 2), Resource("buffer", (t - 1) % 2)
+    match stage:
+        case Stage.RETRIEVE:  # K(t) ∩ K(t−1) is not read from below: COMMIT brings it
+            return reads_rows(HOST_ROWS, only(t, t - 1)) + writes(buffer)
+        case Stage.COMMIT:
+            return reads(other) + writes(buffer)
+        case Stage.EMB_EXCHANGE:
+            return reads(buffer)
+        case Stage.UPDATE:
+            return writes(buffer)
+        case Stage.WRITEBACK:
+            return reads(buffer) + writes_rows(HOST_ROWS, keys_of(t))
+    return []
+
+
+def _slot_cache(stage: Stage, t: int) -> list[Access]:
+    """Misses lie in K(t) ∖ K(t−1): what batch t−1 used is resident."""
+    came_in, went_out = Resource("swap-in staging", t), Resource("swap-out staging", t)
+    match stage:
+        case Stage.RETRIEVE:
+            return reads_rows(HOST_ROWS, only(t, t - 1)) + writes(came_in)
+        case Stage.COMMIT:
+            swapped_out = writes(went_out) + writes_rows(SLOTS, victims(t))
+            return swapped_out + reads(came_in) + writes_rows(SLOTS, only(t, t - 1))
+        case Stage.EMB_EXCHANGE:
+            return reads_rows(SLOTS, keys_of(t))
+        case Stage.UPDATE:
+            return writes_rows(SLOTS, keys_of(t))
+        case Stage.WRITEBACK:
+            return reads(went_out) + writes_rows(HOST_ROWS, victims(t))
+    return []

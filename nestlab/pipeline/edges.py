@@ -7,11 +7,13 @@ table finds what an access failed to declare.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import networkx as nx
 
 from nestlab.pipeline.accesses import Access
 from nestlab.pipeline.schedule import Edge, Entry, Key, Schedule, Stage
+from nestlab.pipeline.shape import SPLIT, Shape
 
 Accesses = Callable[[Key], list[Access]]
 
@@ -19,16 +21,22 @@ Accesses = Callable[[Key], list[Access]]
 WINDOW = 6
 
 # Row by row: source, delta (source batch − target batch), target, reason. Parts are those of the schedule at hand.
+# PREPARE stands here as POST, PLAN and RETRIEVE; `folded` gives the table of a schedule that has it in one.
 EVERY_TIER = (
     Edge(Stage.LOAD, Stage.LOAD, -1, reason="RW the loader's position"),
     Edge(Stage.LOAD, Stage.H2D, reason="RAW the raw batch"),
     Edge(Stage.LOAD, Stage.ROUTE, reason="RAW ids (the host copy)"),
     Edge(Stage.H2D, Stage.FORWARD, reason="RAW dense features, labels"),
-    Edge(Stage.ROUTE, Stage.PREPARE, reason="RAW keys"),
+    Edge(Stage.ROUTE, Stage.POST, reason="RAW keys"),
     Edge(Stage.ROUTE, Stage.EMB_EXCHANGE, reason="RAW part lists, split sizes"),
     Edge(Stage.ROUTE, Stage.GRAD_EXCHANGE, reason="RAW part lists, split sizes"),
     Edge(Stage.ROUTE, Stage.FORWARD, reason="RAW global weight, positions"),
-    Edge(Stage.PREPARE, Stage.EMB_EXCHANGE, reason="RAW rows of the keys, new ones initialised"),
+    Edge(Stage.POST, Stage.POST, -1, reason="WAW key index, admission counts"),
+    Edge(Stage.POST, Stage.PLAN, reason="RAW rows of the keys"),
+    Edge(Stage.PLAN, Stage.PLAN, -1, reason="WAW slot map"),
+    Edge(Stage.PLAN, Stage.RETRIEVE, reason="RAW what is to be fetched, and where to"),
+    Edge(Stage.RETRIEVE, Stage.RETRIEVE, -1, reason="WAW host frames, host arena"),
+    Edge(Stage.RETRIEVE, Stage.EMB_EXCHANGE, reason="RAW rows of the keys, new ones initialised"),
     Edge(Stage.EMB_EXCHANGE, Stage.FORWARD, reason="RAW rows of the part"),
     Edge(Stage.FORWARD, Stage.BACKWARD, reason="RAW autograd graph"),
     Edge(Stage.FORWARD, Stage.FORWARD, -1, reason="random numbers, module buffers"),
@@ -39,10 +47,59 @@ EVERY_TIER = (
     Edge(Stage.UPDATE, Stage.FORWARD, -1, reason="RAW dense weights"),
     Edge(Stage.UPDATE, Stage.BACKWARD, -1, reason="WAW gradient buffers (emptied by UPDATE)"),
     Edge(Stage.UPDATE, Stage.UPDATE, -1, reason="WAW optimizer state"),
-    Edge(Stage.PREPARE, Stage.PREPARE, -1, reason="WAW key index, host arena"),
     Edge(Stage.UPDATE, Stage.RELEASE, reason="WAR rows in use"),
 )
+EVICTION = (
+    Edge(Stage.POST, Stage.EVICT, reason="WAW key index: a feature is evicted on counts that include t"),
+    Edge(Stage.PLAN, Stage.EVICT, reason="WAW slot map"),
+    Edge(Stage.EVICT, Stage.POST, -1, reason="WAW key index: the same decisions as the plain loop"),
+)
+FORESIGHT = (Edge(Stage.ROUTE, Stage.ROUTE, -1, reason="WAW the queue of keys known ahead"),)
 DIRECT = (Edge(Stage.UPDATE, Stage.EMB_EXCHANGE, -1, reason="RAW host rows"),)
+DIRECT_EVICTION = (Edge(Stage.UPDATE, Stage.RETRIEVE, -4, reason="WAW the host row of an evicted key, reused"),)
+DUAL_BUFFER = (  # the buffer of t is the one of t − 2
+    Edge(Stage.RETRIEVE, Stage.COMMIT, reason="WAW buffer: commit overwrites what is stale"),
+    Edge(Stage.UPDATE, Stage.COMMIT, -1, reason="RAW newest rows of K(t) ∩ K(t−1)"),
+    Edge(Stage.COMMIT, Stage.EMB_EXCHANGE, reason="RAW buffer holds the newest"),
+    Edge(Stage.UPDATE, Stage.WRITEBACK, reason="RAW updated rows"),
+    Edge(Stage.WRITEBACK, Stage.RETRIEVE, -2, reason="RAW host rows of t−2 (in t−2 and t, not t−1); WAR buffer"),
+    Edge(Stage.COMMIT, Stage.RETRIEVE, -1, reason="WAR commit of t−1 reads the buffer that t overwrites"),
+    Edge(Stage.EMB_EXCHANGE, Stage.RETRIEVE, -2, reason="WAR buffer"),
+    Edge(Stage.WRITEBACK, Stage.WRITEBACK, -1, reason="WAW host rows in both: the older must not land last"),
+    Edge(Stage.WRITEBACK, Stage.RELEASE, reason="WAR rows in use"),
+)
+SLOT_CACHE = (  # victims of t outside K(t) ∪ K(t−1)
+    Edge(Stage.RETRIEVE, Stage.COMMIT, reason="RAW staging, plan"),
+    Edge(Stage.UPDATE, Stage.COMMIT, -2, reason="RAW a victim's last update (last used by t−2); WAR its slot"),
+    Edge(Stage.COMMIT, Stage.COMMIT, -1, reason="WAW slots"),
+    Edge(Stage.COMMIT, Stage.EMB_EXCHANGE, reason="RAW rows swapped in"),
+    Edge(Stage.UPDATE, Stage.EMB_EXCHANGE, -1, reason="RAW resident rows"),
+    Edge(Stage.COMMIT, Stage.WRITEBACK, reason="RAW swap-out staging"),
+    Edge(Stage.WRITEBACK, Stage.RETRIEVE, -1, reason="RAW host rows: out at t−1 and in at t"),
+    Edge(Stage.WRITEBACK, Stage.WRITEBACK, -1, reason="WAW host rows"),
+    Edge(Stage.WRITEBACK, Stage.RELEASE, reason="WAR rows in use"),
+)
+_TABLES = {"direct": DIRECT, "dual_buffer": DUAL_BUFFER, "slot_cache": SLOT_CACHE}
+
+
+def table(shape: Shape) -> tuple[Edge, ...]:
+    """The hand-written table of a step: what concerns every tier, its tier's rows, and those of its options."""
+    rows = EVERY_TIER + _TABLES[shape.tier]
+    if shape.evicts:
+        rows += EVICTION + (DIRECT_EVICTION if shape.tier == "direct" else ())
+    if shape.foresees:
+        rows += FORESIGHT
+    return rows if shape.split else folded(rows)
+
+
+def folded(rows: Iterable[Edge]) -> tuple[Edge, ...]:
+    """The same table where PREPARE is one action: an edge within it is gone, equal ones are one."""
+    found: dict[tuple[Stage, Stage, int], Edge] = {}
+    for row in rows:
+        source, target = (Stage.PREPARE if stage in SPLIT else stage for stage in (row.source, row.target))
+        if source is not target or row.delta:
+            found.setdefault((source, target, row.delta), replace(row, source=source, target=target))
+    return tuple(found.values())
 
 
 def required_pairs(keys: Iterable[Key], accesses: Accesses) -> list[tuple[Key, Key]]:

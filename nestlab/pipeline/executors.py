@@ -2,25 +2,61 @@
 
 `Inline` runs them in list order: the reference. `Shuffled` runs them in a random order that obeys the edges, the same
 for the same seed: an edge that is missing then changes the result almost at once, where threads would do so by luck.
+`Lanes` (nestlab/pipeline/lanes.py) runs every lane in a thread of its own.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from nestlab.pipeline.schedule import Action, Key, Schedule
+from nestlab.pipeline.ledger import EndOfData, Ledger
+from nestlab.pipeline.schedule import Action, Schedule
 
-Perform = Callable[[Action], None]
+Perform = Callable[[Action], object]
 
 
-class EndOfData(Exception):
-    """Raised by LOAD when the loader has no batch `batch`."""
+class Work(Protocol):
+    """The actions that are planned and not done yet, and how they get done. All methods are the main thread's."""
 
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-        super().__init__(f"no batch {batch}")
+    def add(self, actions: Iterable[Action]) -> None:
+        """Plans actions, in list order; those beyond the end of the data are passed by."""
+        ...
+
+    def run(self, batch: int, perform: Perform) -> bool:
+        """Goes on until `batch` is through: True. False: the data end before it, and everything planned is done."""
+        ...
+
+    def settle(self) -> None:
+        """Returns when nothing runs that was planned before."""
+        ...
+
+    def stop_loading(self) -> None:
+        """No further LOAD is begun: what is loaded is all there is."""
+        ...
+
+    def forget(self, batch: int) -> None:
+        """`batch` is through: drops from the ledger what no action to come can ask for."""
+        ...
+
+    def stop(self) -> None:
+        """Begins nothing more. Waits for nothing: a finalizer may call it, in any thread."""
+        ...
+
+    def close(self) -> None:
+        """As `stop`; when it returns, nothing runs any more and no thread is left."""
+        ...
+
+
+class Executor(Protocol):
+    """How a schedule is executed. `window` steps are planned at a time."""
+
+    def window(self) -> int: ...
+
+    def work(self, ledger: Ledger) -> Work: ...
 
 
 @dataclass(frozen=True)
@@ -30,8 +66,9 @@ class Inline:
     def window(self) -> int:
         return 1
 
-    def choose(self, waiting: list[Action], is_ready: Callable[[Key], bool]) -> int | None:
-        return 0  # the validator has shown that list order obeys every edge
+    def work(self, ledger: Ledger) -> Work:
+        # The validator has shown that list order obeys every edge.
+        return Serial(ledger, lambda waiting: 0)
 
 
 class Shuffled:
@@ -44,74 +81,101 @@ class Shuffled:
     def window(self) -> int:
         return self._batches
 
-    def choose(self, waiting: list[Action], is_ready: Callable[[Key], bool]) -> int | None:
-        ready = [i for i, action in enumerate(waiting) if is_ready(action.key)]
-        return self._random.choice(ready) if ready else None
+    def work(self, ledger: Ledger) -> Work:
+        def choose(waiting: list[Action]) -> int | None:
+            ready = [i for i, action in enumerate(waiting) if ledger.is_ready(action.key)]
+            return self._random.choice(ready) if ready else None
+
+        return Serial(ledger, choose)
 
 
-class Progress:
-    """How far a schedule has come: what is done, what waits, and where the data end.
+class Serial:
+    """Actions one by one in the caller's thread; `choose` says which of those waiting comes next."""
 
-    The only state that an execution has besides the batches in flight. An *epoch* begins with `first_batch`, with
-    nothing in flight, and ends when LOAD finds no more data and all loaded batches are through.
-    """
-
-    def __init__(self, schedule: Schedule, executor: Inline | Shuffled) -> None:
-        self._schedule = schedule
-        self._executor = executor
-        self._reach = min((edge.delta for edge in schedule.edges), default=0)  # how many batches back an edge can ask
-        self._begin(0)
-
-    def _begin(self, first_batch: int) -> None:
-        self.first_batch = first_batch
-        self.batch = first_batch  # the next one to be completed
-        self._end: int | None = None
-        self._planned_step = first_batch - self._schedule.most_ahead
+    def __init__(self, ledger: Ledger, choose: Callable[[list[Action]], int | None]) -> None:
+        self._ledger, self._choose = ledger, choose
         self._waiting: list[Action] = []
-        self._done: set[Key] = set()  # asked for membership only, never iterated
 
-    def advance(self, perform: Perform) -> int | None:
-        """Runs actions until every one of the next batch is done; its number, or None at the end of the data."""
-        self._plan(self.batch + self._executor.window())
-        while any(action.key.batch == self.batch for action in self._waiting):
+    def add(self, actions: Iterable[Action]) -> None:
+        self._waiting += filter(self._ledger.keeps, actions)
+
+    def run(self, batch: int, perform: Perform) -> bool:
+        while any(action.key.batch == batch for action in self._waiting):
             self._run_one(perform)
-        if self._end is not None and self.batch >= self._end:
-            self._begin(self._end)
-            return None
-        self._forget(self.batch - 1)
-        self.batch += 1
-        return self.batch - 1
+        return self._ledger.holds(batch)
+
+    def settle(self) -> None:
+        pass
 
     def stop_loading(self) -> None:
-        """No further LOAD is begun: what is in flight is all there is (a drain)."""
-        loaded = [key.batch for key in self._done if key.stage is self._schedule.entries[0].stage]
-        self._cut(max(loaded, default=self.batch - 1) + 1)
+        self._cut(self._ledger.loaded())
 
-    def _plan(self, steps: int) -> None:
-        while self._planned_step < steps:
-            actions = self._schedule.step(self._planned_step, self.first_batch)
-            self._waiting += [a for a in actions if self._end is None or a.key.batch < self._end]
-            self._planned_step += 1
+    def forget(self, batch: int) -> None:
+        self._ledger.forget(min((action.key.batch for action in self._waiting), default=batch))
+
+    def stop(self) -> None:
+        self._waiting.clear()
+
+    def close(self) -> None:
+        self.stop()
 
     def _run_one(self, perform: Perform) -> None:
-        chosen = self._executor.choose(self._waiting, self._is_ready)
+        chosen = self._choose(self._waiting)
         if chosen is None:
-            raise RuntimeError(f"schedule '{self._schedule.name}' cannot go on: {self._waiting[0]} waits for ever")
+            raise self._ledger.stuck(self._waiting[0])
         action = self._waiting.pop(chosen)
         try:
             perform(action)
         except EndOfData as end:
             self._cut(end.batch)
         else:
-            self._done.add(action.key)
-
-    def _is_ready(self, key: Key) -> bool:
-        return all(source in self._done for source in self._schedule.predecessors(key, self.first_batch))
+            self._ledger.done.add(action.key)
 
     def _cut(self, end: int) -> None:
-        self._end = end if self._end is None else min(end, self._end)
-        self._waiting = [action for action in self._waiting if action.key.batch < self._end]
+        self._ledger.cut(end)
+        self._waiting = [action for action in self._waiting if self._ledger.keeps(action)]
 
-    def _forget(self, batch: int) -> None:
-        """Drops what no edge can ask for any more, so that a run of any length stays small."""
-        self._done = {key for key in self._done if key.batch >= batch + self._reach}
+
+class Progress:
+    """How far a schedule has come: what is planned, and which batch comes next.
+
+    The only state that an execution has besides the batches in flight. An *epoch* begins with `first_batch`, with
+    nothing in flight, and ends when LOAD finds no more data and all loaded batches are through.
+    """
+
+    def __init__(self, schedule: Schedule, executor: Executor) -> None:
+        self._schedule = schedule
+        self._window = executor.window()
+        self._ledger = Ledger(schedule)
+        self._work = executor.work(self._ledger)
+        self._begin(0)
+        weakref.finalize(self, self._work.stop).atexit = False  # threads do not outlive the pipeline that they work for
+
+    def _begin(self, first_batch: int) -> None:
+        self.batch = first_batch  # the next one to be completed
+        self._planned_step = first_batch - self._schedule.most_ahead
+        self._ledger.begin(first_batch)
+
+    def advance(self, perform: Perform) -> int | None:
+        """Runs actions until the next batch is through; its number, or None at the end of the data."""
+        self._plan(self.batch + self._window)
+        if not self._work.run(self.batch, perform):
+            self._work.close()
+            self._begin(self.batch)
+            return None
+        self._work.forget(self.batch)
+        self.batch += 1
+        return self.batch - 1
+
+    def settle(self) -> None:
+        """Returns when what was begun in the background has ended."""
+        self._work.settle()
+
+    def stop_loading(self) -> None:
+        """No further LOAD is begun: what is in flight is all there is (a drain)."""
+        self._work.stop_loading()
+
+    def _plan(self, steps: int) -> None:
+        while self._planned_step < steps:
+            self._work.add(self._schedule.step(self._planned_step, self._ledger.first_batch))
+            self._planned_step += 1

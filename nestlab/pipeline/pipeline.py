@@ -15,8 +15,9 @@ from nestlab.embedding import embed
 from nestlab.exchange import LocalTransport, Transport
 from nestlab.models import RecModel
 from nestlab.pipeline.builders import build
-from nestlab.pipeline.executors import EndOfData, Inline, Progress, Shuffled
-from nestlab.pipeline.schedule import Action, Key, Lane, Schedule, Stage
+from nestlab.pipeline.executors import Executor, Inline, Progress
+from nestlab.pipeline.ledger import EndOfData
+from nestlab.pipeline.schedule import Action, Key, Schedule, Stage
 from nestlab.pipeline.step import StepOutput, TrainStep
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
@@ -25,7 +26,7 @@ from nestlab.tracing.memory import COUNT_EVERY, Ends, account
 if TYPE_CHECKING:
     import pandas as pd
 
-# After these stages bytes in use are read: where much comes or goes. What ROUTE and PREPARE add shows one stage later.
+# After these stages bytes in use are read: where much comes or goes. What others add shows a stage later.
 _SAMPLED = frozenset((Stage.LOAD, Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.DENSE_REDUCE, Stage.RELEASE))
 
 
@@ -40,8 +41,11 @@ class Pipeline:
         optimizer: torch optimizer over the dense part's parameters. Row optimizers belong to the embedding store.
         techniques: the flags, from which the schedule is built.
         schedule: one of your own instead; it is *not* validated here (see `nestlab.pipeline.validator`).
-        executor: `Inline()` or `Shuffled(seed)`.
+        executor: `Inline()`, `Shuffled(seed)` or `Lanes()`. All give the same bits.
         recorder: where every action leaves an event; None records nothing.
+
+    Raises:
+        UserError: the schedule is made for another device tier than the store has.
     """
 
     def __init__(
@@ -51,13 +55,15 @@ class Pipeline:
         techniques: Techniques | None = None,
         *,
         schedule: Schedule | None = None,
-        executor: Inline | Shuffled | None = None,
+        executor: Executor | None = None,
         device: torch.device | str = "cpu",
         recorder: Recorder | None = None,
         transport: Transport | None = None,
     ) -> None:
         self.techniques = techniques or Techniques()
         self.schedule = schedule or build(self.techniques)
+        if self.schedule.shape is not None:
+            self.schedule.shape.check(model.embedding)
         self.model = model
         self.recorder = recorder
         model.dense.to(device)
@@ -66,7 +72,7 @@ class Pipeline:
         self._queues = torch.device(device).type != "cpu"
         self._step = TrainStep(model, optimizer, transport or LocalTransport(), torch.device(device))
         self._progress = Progress(self.schedule, executor or Inline())
-        self._broken = ""
+        self._failed_in = self._broken = ""
         self._paused_at: int | None = None
         self._paused_ns = 0  # of evaluations: no part of any step, cut out of the trace
 
@@ -77,8 +83,7 @@ class Pipeline:
             StopIteration: the iterator is at its end and everything in flight has been trained and handed out. The
                 pipeline is then empty and may go on with another iterator.
         """
-        self._step.source = iterator
-        output = self._advance()
+        output = self._next(iterator)
         if output is None:
             raise StopIteration
         return output
@@ -87,13 +92,12 @@ class Pipeline:
         """One pass over a loader, an output a batch, nothing left in flight at its end.
 
         Whoever breaks off such a loop under a schedule that looks ahead leaves batches in flight: `drain()` trains and
-        hands them out, else they come out at the head of the next pass.
+        hands them out, else they come out at the head of the next pass. So do those whose keys alone were looked at
+        (the `oracle` policy), which a drain leaves as they are.
         """
         iterator = iter(loader)
-        self._step.source = iterator
-        while (output := self._advance()) is not None:
+        while (output := self._next(iterator)) is not None:
             yield output
-            self._step.source = iterator
 
     def drain(self) -> list[StepOutput]:
         """Trains what is in flight without loading more; the outputs of those batches."""
@@ -133,7 +137,7 @@ class Pipeline:
             raise RuntimeError("trace: no recorder was given; use Pipeline(..., recorder=Recorder())")
         return self.recorder.trace(
             predecessors=lambda stage, batch, part: self.schedule.predecessors(Key(Stage(stage), batch, part)),
-            lanes=[lane.value for lane in Lane],
+            lanes=[lane.value for lane in self.schedule.lanes],
             meta={"schedule": self.schedule.name, "how": "measured", **(meta or {})},
         )
 
@@ -144,13 +148,27 @@ class Pipeline:
         tables = sum(self.model.embedding.nbytes().values())
         return account(trace, Ends(tables, self._step.dense_bytes(), allocator))
 
+    def _next(self, iterator: Iterator[Batch]) -> StepOutput | None:
+        """The next batch's output, with `iterator` as the source of what is loaded from now on."""
+        if self._step.source is not iterator:
+            self._progress.settle()  # what a lane still loads is of the source before
+            self._step.source = iterator
+        output = self._advance()
+        if output is None and self._step.ended is not iterator:
+            return self._advance()  # the end that a look-ahead had found was that of the source before
+        return output
+
     def _advance(self) -> StepOutput | None:
         if self._broken:
             raise RuntimeError(f"this pipeline stopped at an error ({self._broken}); make a new one")
         if self._paused_at is not None:  # from the first look at held-out data to the next step
             self._paused_ns += time.perf_counter_ns() - self._paused_at
             self._paused_at = None
-        done = self._progress.advance(self._perform if self.recorder is None else self._recorded)
+        try:
+            done = self._progress.advance(self._perform if self.recorder is None else self._recorded)
+        except BaseException as error:
+            self._broken = self._failed_in or type(error).__name__
+            raise
         return None if done is None else self._step.outputs.pop(done)
 
     def _perform(self, action: Action) -> None:
@@ -159,28 +177,28 @@ class Pipeline:
     def _recorded(self, action: Action) -> None:
         """Everything here runs with cold caches, after each kernel of a step: little of it, and no call too many."""
         recorder, step, (stage, batch, part) = self.recorder, self._step, action.key
-        if not recorder.wants(batch):
-            step.counts_activations = False
+        wanted = recorder.wants(batch)
+        if stage is Stage.FORWARD:
+            step.counts_activations = wanted and (batch - recorder.first_batch) % COUNT_EVERY == 0
+        if not wanted:
             self._perform(action)
             return
-        if stage is Stage.FORWARD:
-            step.counts_activations = (batch - recorder.first_batch) % COUNT_EVERY == 0
         start = time.perf_counter_ns() - self._paused_ns
         nbytes = self._guarded(action, step.perform)
         if self._queues:
-            synchronise(step.device)  # one thread, one stream: without it an event would time the launch alone
+            synchronise(step.device)  # one stream: without it an event would time the launch alone
         end = time.perf_counter_ns() - self._paused_ns
         in_use = step.in_use() if stage in _SAMPLED else None
         recorder.record(action.lane, stage, batch, part, start, end, nbytes, in_use)
 
     def _guarded(self, action: Action, perform: Callable[[Action], int]) -> int:
-        """An error names the stage and the batch, and the pipeline does not go on from half a step."""
+        """An error names the stage and the batch; the pipeline does not go on from half a step."""
         try:
             return perform(action)
         except EndOfData:
             raise
         except BaseException as error:
-            self._broken = f"{action.key}: {type(error).__name__}"
+            self._failed_in = f"{action.key}: {type(error).__name__}"
             error.add_note(f"in {action.key} on lane {action.lane}, schedule '{self.schedule.name}'")
             raise
 

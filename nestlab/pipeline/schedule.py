@@ -11,24 +11,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # made of schedules' parts itself
+    from nestlab.pipeline.shape import Shape
 
 WHOLE = -1  # the part of an action that concerns its whole batch
 
 
 class Stage(StrEnum):
-    """What an action does, in the order of the plain loop."""
+    """What an action does, in the order of the plain loop.
+
+    PREPARE is POST, PLAN and RETRIEVE in one; a schedule holds the one or the three.
+    """
 
     LOAD = "LOAD"
     H2D = "H2D"
     ROUTE = "ROUTE"
     PREPARE = "PREPARE"
+    POST = "POST"
+    PLAN = "PLAN"
+    RETRIEVE = "RETRIEVE"
+    EVICT = "EVICT"
+    COMMIT = "COMMIT"
     EMB_EXCHANGE = "EMB_EXCHANGE"
     FORWARD = "FORWARD"
     BACKWARD = "BACKWARD"
     GRAD_EXCHANGE = "GRAD_EXCHANGE"
     DENSE_REDUCE = "DENSE_REDUCE"
     UPDATE = "UPDATE"
+    WRITEBACK = "WRITEBACK"
     RELEASE = "RELEASE"
 
 
@@ -38,7 +50,9 @@ class Lane(StrEnum):
     LOAD = "load"
     COPY = "copy"
     ROUTE = "route"
+    PLAN = "plan"
     FETCH = "fetch"
+    WRITE = "write"
     COMM = "comm"
     COMPUTE = "compute"
 
@@ -100,15 +114,30 @@ class Edge:
 
 @dataclass(frozen=True)
 class Schedule:
-    """One steady-state step, in list order, and the edges between its actions and those of neighbouring batches."""
+    """One steady-state step, in list order, and the edges between its actions and those of neighbouring batches.
+
+    `shape` says what it was built for; None where nobody said, and a pipeline then checks nothing.
+    """
 
     name: str
     entries: tuple[Entry, ...]
     edges: tuple[Edge, ...]
+    shape: Shape | None = None
 
     @property
     def most_ahead(self) -> int:
         return max(entry.ahead for entry in self.entries)
+
+    @property
+    def reach(self) -> int:
+        """How many batches back an edge can ask, 0 or less."""
+        return min((edge.delta for edge in self.edges), default=0)
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Those that the entries are on, in the order in which they are drawn."""
+        used = {entry.lane for entry in self.entries}
+        return tuple(lane for lane in Lane if lane in used)
 
     def step(self, number: int, first_batch: int = 0) -> Iterator[Action]:
         """The actions of one step; a pipeline that fills up has steps before its first batch."""

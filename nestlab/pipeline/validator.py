@@ -17,7 +17,7 @@ class InvalidSchedule(ValueError):
         super().__init__(f"schedule '{schedule.name}' is not safe: {shown}")
 
 
-def validate(schedule: Schedule, accesses: Accesses, batches: int = WINDOW) -> None:
+def validate(schedule: Schedule, accesses: Accesses, batches: int | None = None) -> None:
     """Raises InvalidSchedule unless every execution that obeys the schedule's edges equals the plain loop.
 
     The order in which a lane happens to run is not counted: an edge that matters must be written down.
@@ -27,8 +27,9 @@ def validate(schedule: Schedule, accesses: Accesses, batches: int = WINDOW) -> N
         raise InvalidSchedule(schedule, problems)
 
 
-def find_problems(schedule: Schedule, accesses: Accesses, batches: int = WINDOW) -> list[str]:
-    """One line a problem, none for a safe schedule."""
+def find_problems(schedule: Schedule, accesses: Accesses, batches: int | None = None) -> list[str]:
+    """One line a problem, none for a safe schedule. None: as many batches as its longest edge needs to be seen."""
+    batches = batches or max(WINDOW, 2 - schedule.reach)
     actions = schedule.unroll(batches)
     place = {action.key: i for i, action in enumerate(actions)}
     if len(place) != len(actions):

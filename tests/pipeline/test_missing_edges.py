@@ -6,9 +6,9 @@ import networkx as nx
 import pytest
 from tiny import make_batches, train, weights_of
 
-from nestlab.pipeline import InvalidSchedule, Key, Schedule, Shuffled, build, validate
+from nestlab.pipeline import InvalidSchedule, Key, Schedule, Shape, Shuffled, build, validate
 from nestlab.pipeline.accesses import direct_accesses
-from nestlab.pipeline.edges import DIRECT, EVERY_TIER, WINDOW, table_pairs
+from nestlab.pipeline.edges import WINDOW, table, table_pairs
 from nestlab.techniques import Techniques
 
 pytestmark = pytest.mark.core
@@ -39,7 +39,7 @@ def reference():
     return weights_of(model)
 
 
-@pytest.mark.parametrize("template", EVERY_TIER + DIRECT, ids=str)
+@pytest.mark.parametrize("template", table(Shape()), ids=str)
 def test_missing_edge_is_rejected_and_does_damage(template, reference):
     schedule = build(Techniques())
     source, target = table_pairs(schedule, [template], WINDOW)[-1]

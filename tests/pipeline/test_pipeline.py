@@ -200,4 +200,4 @@ def test_state_does_not_grow_with_the_number_of_steps():
     for batch in make_batches(60, size=2):
         pipeline.progress(iter([batch]))
     assert not pipeline._step.flight and not pipeline._step.outputs
-    assert len(pipeline._progress._done) <= 3 * len(pipeline.schedule.entries)
+    assert len(pipeline._progress._ledger.done) <= 3 * len(pipeline.schedule.entries)

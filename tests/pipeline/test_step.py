@@ -198,8 +198,8 @@ def test_a_schedule_that_looks_ahead_equals_plain():
 
 
 def test_a_built_schedule_is_validated(monkeypatch):
-    sound = builders.plain(Techniques())
-    monkeypatch.setattr(builders, "plain", lambda techniques: sound.without(*sound.edges))
+    sound = build(Techniques())
+    monkeypatch.setattr(builders, "plain", lambda shape: sound.without(*sound.edges))
     with pytest.raises(InvalidSchedule, match="required edge missing"):
         build(Techniques())
 
