@@ -152,3 +152,10 @@ def write_records(fd, size, rows, frames, memory):
             return begin
         begin = end
     return -1
+
+
+def warm_up() -> None:
+    """Compiles (or loads from numba's cache) every kernel above, on no record at all."""
+    none = np.empty(0, np.int64)
+    read_records(0, 8, none, none, none.ctypes.data)
+    write_records(0, 8, none, none, none.ctypes.data)

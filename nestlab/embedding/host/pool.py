@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nestlab.embedding.host import file_kernels
 from nestlab.embedding.host import pool_kernels as kernels
 from nestlab.embedding.host.arena import reserve, zeros
 from nestlab.embedding.host.record_file import RecordFile
@@ -83,6 +84,8 @@ class BufferPool:
         self._moving = threading.Lock()  # who holds it alone moves records or changes `_places`
         self._state = threading.Lock()  # pins, flags and counts; never held while the disk works
         self.promoted = self.demoted = self.dropped = self.bytes_read = self.bytes_written = 0
+        kernels.warm_up()
+        file_kernels.warm_up()
 
     @property
     def nbytes(self) -> int:
@@ -145,20 +148,24 @@ class BufferPool:
         if wrong >= 0:
             raise ValueError(f"frame {wrong} is not pinned")
 
-    def copy(self, rows: np.ndarray) -> Tensor:
-        """[n, width] copy of the records of rows [n] (repeats allowed), wherever they lie. Changes nothing.
+    def copy(self, rows: np.ndarray, columns: int | None = None) -> Tensor:
+        """[n, columns] copy of the first columns (None: all) of the records of rows [n], wherever they lie.
+
+        Rows may repeat. Nothing changes: no frame, no mark, no counter.
 
         Raises:
             UserError: the disk failed.
         """
-        rows = self._checked(rows)
-        copied = torch.empty(rows.size, self.records.shape[1], dtype=self.records.dtype)
+        rows, width = self._checked(rows), self.records.shape[1]
+        copied = torch.empty(rows.size, width if columns is None else columns, dtype=self.records.dtype)
         target = copied.numpy()
+        sizes = self.record_bytes, self.array.ctypes.data, target.shape[1] * target.itemsize
         with self._moving:
-            addresses = self.array.ctypes.data, target.ctypes.data
-            if kernels.copy_resident(self._places, rows, self.record_bytes, *addresses):
+            if kernels.copy_resident(self._places, rows, *sizes, target.ctypes.data):
                 below = np.flatnonzero(self._places[rows] < 0)
-                self.file.read(rows[below], below, target)
+                records = np.empty((below.size, width), dtype=target.dtype)
+                self.file.read(rows[below], np.arange(below.size), records)
+                target[below] = records[:, : target.shape[1]]
         return copied
 
     def free(self, rows: np.ndarray) -> None:

@@ -8,6 +8,7 @@ hand of the clock.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import types
 
 from nestlab.embedding.kernels import jit
@@ -154,18 +155,38 @@ def drop(places, owners, pins, flags, free, counts, rows):
 
 
 @jit
-def copy_resident(places, rows, size, memory, target):
-    """Copies records of rows [n] that are in memory to the places [n] at address `target`; zeros without a record.
-
-    Returns how many records are in the file instead.
+def copy_resident(places, rows, size, memory, taken, target):
+    """Copies the first `taken` of `size` bytes of the records of rows [n] that lie in memory, one after the other, to
+    address `target`; zeros where a row has no record. Returns how many records are in the file instead.
     """
     below = 0
     for i in range(rows.size):
         place = places[rows[i]]
         if place > 0:
-            _memcpy(target + i * size, memory + (place - 1) * size, size)
+            _memcpy(target + i * taken, memory + (place - 1) * size, taken)
         elif place == 0:
-            _memset(target + i * size, 0, size)
+            _memset(target + i * taken, 0, taken)
         else:
             below += 1
     return below
+
+
+def warm_up() -> None:
+    """Compiles (or loads from numba's cache) every kernel above, on next to nothing."""
+    places, pins, flags, counts = (
+        np.zeros(1, np.int32),
+        np.zeros(1, np.int32),
+        np.zeros(1, np.uint8),
+        np.zeros(4, np.int64),
+    )
+    row, frame, owners, free, none = *np.zeros((4, 1), np.int64), np.empty(0, np.int64)
+    read = np.zeros(1, np.bool_)
+    demand(places, pins, row)
+    pin_resident(places, pins, flags, counts, none, read, frame, row)
+    choose(owners, pins, flags, free, counts, frame)
+    let_go(places, owners, flags, frame)
+    move_in(places, owners, pins, flags, counts, row, read, row, frame, frame)
+    unpin(pins, flags, counts, frame, True)
+    drop(places, owners, pins, flags, free, counts, row)
+    give_back(owners, flags, free, np.zeros(4, np.int64), frame)
+    copy_resident(places, none, 8, row.ctypes.data, 8, row.ctypes.data)
