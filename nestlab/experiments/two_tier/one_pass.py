@@ -1,0 +1,72 @@
+"""One pass over the rows in the order of time, and the rows that follow: what every training of the study sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nestlab import data
+from nestlab.batch import Batch
+from nestlab.errors import UserError
+from nestlab.experiments.two_tier.settings import Settings
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches in memory, so that no loader's time is in a step's.
+
+    Attributes:
+        title: the data set's, which says SYNTHETIC where that is so.
+        dense_names, features: the columns.
+        train: the first batches, in order.
+        heldout: the batches right after them, a quarter as many (the split of the data sets, 80 to 20, nearer in time).
+    """
+
+    title: str
+    dense_names: tuple[str, ...]
+    features: tuple[str, ...]
+    train: tuple[Batch, ...]
+    heldout: tuple[Batch, ...]
+
+
+def open_stream(settings: Settings) -> Stream:
+    """`settings.steps` training batches, or as many as four fifths of the rows give.
+
+    Raises:
+        UserError: there are not two batches.
+    """
+    dataset = data.open_dataset(settings.dataset, settings.data_root, rows=settings.rows)
+    loader = dataset.batches("all", settings.batch_size)
+    steps = min(settings.steps, len(loader) * 4 // 5)
+    if steps < 1:
+        raise UserError(
+            f"two_tier: {dataset.info.rows} rows are no two batches of {settings.batch_size}; use more rows"
+        )
+    heldout = max(1, steps // 4)
+    batches = tuple(dataset.batches("all", settings.batch_size, limit=steps + heldout))
+    return Stream(dataset.info.title, dataset.dense_names, dataset.features, batches[:steps], batches[steps:])
+
+
+def ids_by_feature(batch: Batch) -> list[np.ndarray]:
+    """[F] arrays [n] int64: the ids of each feature, repeats included."""
+    ends = np.cumsum(batch.feature_lengths().sum(dim=1).numpy())[:-1]
+    return np.split(batch.ids.numpy(), ends)
+
+
+def distinct_ids(batches: tuple[Batch, ...]) -> list[np.ndarray]:
+    """[F] arrays [n] int64, ascending: the distinct ids of each feature."""
+    parts = zip(*map(ids_by_feature, batches), strict=True)
+    return [np.unique(np.concatenate(list(part))) for part in parts]
+
+
+def rounds(settings: Settings, most: int = 3) -> Iterator[int]:
+    """Numbers of repetitions 0, 1, …: one at least, then as long as another one fits into `settings.seconds`."""
+    started = time.perf_counter()
+    for number in range(most):
+        yield number
+        spent = time.perf_counter() - started
+        if spent * (number + 2) / (number + 1) > settings.seconds:
+            return

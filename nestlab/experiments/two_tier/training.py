@@ -1,0 +1,116 @@
+"""Trains DLRM over a stream, and tells what came of it: quality, step times, and the tables themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from nestlab import device
+from nestlab.batch import Batch
+from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
+from nestlab.experiments.two_tier.one_pass import Stream
+from nestlab.models import DLRM, RecModel
+from nestlab.pipeline import Pipeline
+from nestlab.techniques import Techniques
+from nestlab.training.metrics import auc_interval, binary_metrics
+
+DIM = 16
+OPTIMIZER, LR, DENSE_LR = "adagrad", 0.02, 0.001  # as `nestlab train` has them
+
+
+@dataclass(frozen=True)
+class Model:
+    """How a model of the study is built.
+
+    Attributes:
+        seed: of initial values.
+        tiers: of its tables; None: in host memory alone, every id admitted.
+        initial_rows: keys of a table that fit before its index grows; 1: so that bytes follow the keys.
+        optimizer: of the tables.
+        depth: batches in flight.
+        device: where it computes.
+    """
+
+    seed: int = 0
+    tiers: Tiers | None = None
+    initial_rows: int = 1
+    optimizer: str = OPTIMIZER
+    depth: int = 1
+    device: str = "cpu"
+
+    def build(self, stream: Stream) -> Pipeline:
+        """Model and pipeline, untrained."""
+        where = device.resolve(self.device)
+        tables = [TableConfig(name, DIM, initial_rows=self.initial_rows) for name in stream.features]
+        store = EmbeddingStore(tables, optimizer(self.optimizer, lr=LR), seed=self.seed, tiers=self.tiers)
+        dense = DLRM(len(stream.dense_names), stream.features, DIM, seed=self.seed)
+        adam = torch.optim.Adam(dense.parameters(), lr=DENSE_LR)
+        return Pipeline(RecModel(store, dense), adam, self._techniques(), device=where)
+
+    def _techniques(self) -> Techniques:
+        """The flags that the schedule follows from; the store has its tiers already."""
+        tiers = self.tiers or Tiers()
+        slots = {"cache_slots": tiers.cache_slots, "cache_policy": tiers.cache_policy, "look_ahead": tiers.look_ahead}
+        rules = {"admit": tiers.features.admit, "evict": tiers.features.evict}
+        given = slots if tiers.device_tier == "slot_cache" else {}
+        return Techniques(device_tier=tiers.device_tier, pipeline_depth=self.depth, **given, **rules)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished pass.
+
+    Attributes:
+        step_ms: [steps] wall time of each.
+        losses: [steps] of each batch before it was learnt (nats).
+    """
+
+    pipeline: Pipeline
+    step_ms: np.ndarray
+    losses: np.ndarray
+
+    @property
+    def store(self) -> EmbeddingStore:
+        return self.pipeline.model.embedding
+
+
+Observer = Callable[[EmbeddingStore], None]
+
+
+def train(pipeline: Pipeline, batches: Iterable[Batch], after_step: Observer = lambda store: None) -> Trained:
+    """One pass; `after_step` sees the store between two steps, and its time counts in none."""
+    step_ms, losses, outputs = [], [], pipeline.run(batches)
+    while True:
+        started = time.perf_counter()
+        output = next(outputs, None)
+        if output is None:
+            return Trained(pipeline, np.array(step_ms), np.array(losses))
+        losses.append(float(output.loss))
+        step_ms.append(1e3 * (time.perf_counter() - started))
+        after_step(pipeline.model.embedding)
+
+
+def quality(pipeline: Pipeline, heldout: Iterable[Batch], seed: int = 0) -> dict[str, float]:
+    """auc with its 95 % interval over resampled rows (auc_low, auc_high), log_loss (nats)."""
+    labels, predictions = pipeline.evaluate(heldout)
+    metrics = binary_metrics(labels, predictions)
+    low, high = auc_interval(labels, predictions, seed=seed)
+    return {"auc": metrics["auc"], "auc_low": low, "auc_high": high, "log_loss_nats": metrics["log_loss"]}
+
+
+def table_size(store: EmbeddingStore) -> dict[str, int]:
+    """rows in use now, and the bytes that keep them: index, records, what admission and eviction note."""
+    sizes = store.nbytes()
+    noted = [host.admission.nbytes for host in store.hosts if host.admission is not None]
+    scored = [host for host in store.hosts if host.eviction is not None and host.eviction.stats is not None]
+    noted += [host.eviction.stats.nbytes(host.rows.ever) for host in scored]
+    return {
+        "rows": sum(len(host.index) for host in store.hosts),
+        "index_bytes": sizes["index"],
+        "record_bytes": sizes["records"],
+        "rules_bytes": sum(noted),
+    }
