@@ -89,7 +89,7 @@ def everything(stores: list[EmbeddingStore]) -> dict[str, np.ndarray]:
 def _table(store: EmbeddingStore, group: int, table: int) -> dict[str, np.ndarray]:
     host = store.hosts[group]
     arrays = {name: t.numpy() for name, t in store.export(host.group.tables[table].name).items()}
-    ids, rows = host.index.entries(table)
+    _, rows = host.index.entries(table)
     arrays["last_seen"] = host.rows.last_seen[rows]
     if host.eviction is not None and host.eviction.stats is not None:
         arrays |= host.eviction.stats.state(rows)
