@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from nestlab import plotting
 from nestlab.experiments import claims
-from nestlab.experiments.two_tier import streams
+from nestlab.experiments.two_tier import key_streams
+from nestlab.experiments.two_tier.key_streams import KeyStream
 from nestlab.experiments.two_tier.settings import Settings
-from nestlab.experiments.two_tier.streams import Stream
 
 HOTTEST = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # shares of the distinct ids, the most used first
 WINDOWS = (1, 2, 6, 20, 60)  # batches
@@ -29,10 +29,10 @@ def measure(settings: Settings) -> pd.DataFrame:
         columns label, data, kind, keys, batch_size, distinct; what: `hottest`, `window` or `day`; at: a share of the
         distinct ids, or batches; share: of the look-ups, or the median share of the distinct ids that a window uses.
     """
-    return pd.DataFrame([row for stream in streams.logs(settings) for row in _of_stream(stream)])
+    return pd.DataFrame([row for stream in key_streams.logs(settings) for row in _of_stream(stream)])
 
 
-def _of_stream(stream: Stream) -> list[dict]:
+def _of_stream(stream: KeyStream) -> list[dict]:
     about = {name: getattr(stream, name) for name in ("label", "data", "kind", "batch_size", "distinct")}
     about["keys"] = stream.name
     cumulated = np.concatenate(([0], np.cumsum(np.sort(stream.uses)[::-1])))
@@ -49,13 +49,13 @@ def _of_stream(stream: Stream) -> list[dict]:
     return rows
 
 
-def _windows(stream: Stream, length: int) -> list[tuple[int, int]]:
+def _windows(stream: KeyStream, length: int) -> list[tuple[int, int]]:
     last = len(stream.batches) - length
     begins = np.unique(np.linspace(0, last, min(_MOST_WINDOWS, last + 1)).astype(int)).tolist()
     return [(begin, begin + length) for begin in begins]
 
 
-def _active(stream: Stream, windows: list[tuple[int, int]]) -> float:
+def _active(stream: KeyStream, windows: list[tuple[int, int]]) -> float:
     """The median share of the distinct ids that the batches begin … end − 1 use."""
     counts = []
     for begin, end in windows:

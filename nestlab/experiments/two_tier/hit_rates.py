@@ -16,9 +16,9 @@ from nestlab import plotting
 from nestlab.embedding.device.belady import most_hits
 from nestlab.embedding.device.swap import CacheTooSmall
 from nestlab.experiments import claims
-from nestlab.experiments.two_tier import replay, streams
+from nestlab.experiments.two_tier import key_streams, replay
+from nestlab.experiments.two_tier.key_streams import KeyStream
 from nestlab.experiments.two_tier.settings import Settings
-from nestlab.experiments.two_tier.streams import Stream
 
 BELADY = "belady"
 _LIMIT_KEYS = 400_000  # of a stream whose optimum is computed: that is plain Python, about a microsecond a key and size
@@ -33,10 +33,10 @@ def measure(settings: Settings) -> pd.DataFrame:
         and the one before), key_uses, first_uses, hits, hit_rate and best_rate (0 … 1; best_rate is that of a cache
         that holds everything). hits and hit_rate are NaN where the cache is too small.
     """
-    return pd.DataFrame([row for stream in streams.logs(settings) for row in of_stream(stream, replay.SHARES)])
+    return pd.DataFrame([row for stream in key_streams.logs(settings) for row in of_stream(stream, replay.SHARES)])
 
 
-def of_stream(stream: Stream, shares: tuple[float, ...]) -> list[dict]:
+def of_stream(stream: KeyStream, shares: tuple[float, ...]) -> list[dict]:
     """The rows of one stream, every policy and the optimum."""
     foresights = replay.foresee(stream)
     policies = (*replay.POLICIES, BELADY) if stream.keys <= _LIMIT_KEYS else replay.POLICIES
@@ -50,7 +50,7 @@ def of_stream(stream: Stream, shares: tuple[float, ...]) -> list[dict]:
     return rows
 
 
-def _about(stream: Stream) -> dict:
+def _about(stream: KeyStream) -> dict:
     return {
         "label": stream.label,
         "data": stream.data,
@@ -65,7 +65,7 @@ def _about(stream: Stream) -> dict:
     }
 
 
-def _hits(stream: Stream, slots: int, policy: str, foresights: list) -> float:
+def _hits(stream: KeyStream, slots: int, policy: str, foresights: list) -> float:
     if slots < stream.room:
         return np.nan
     try:

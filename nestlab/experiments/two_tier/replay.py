@@ -12,7 +12,7 @@ from nestlab.embedding import KeySet
 from nestlab.embedding.device.look_ahead import Foresight, LookAhead, ahead
 from nestlab.embedding.device.slot_map import SlotMap
 from nestlab.embedding.device.swap import SwapPlan
-from nestlab.experiments.two_tier.streams import Stream
+from nestlab.experiments.two_tier.key_streams import KeyStream
 
 LOOK_AHEAD = 200  # batches, as the flag look_ahead has it
 ORACLE = "oracle"
@@ -35,12 +35,12 @@ class Replay:
     left: np.ndarray
 
 
-def slots_for(stream: Stream, share: float) -> int:
+def slots_for(stream: KeyStream, share: float) -> int:
     """The slots of a cache of that share of a stream's distinct rows."""
     return math.ceil(share * stream.distinct)
 
 
-def replay(stream: Stream, slots: int, policy: str, foresights: Sequence[Foresight] | None = None) -> Replay:
+def replay(stream: KeyStream, slots: int, policy: str, foresights: Sequence[Foresight] | None = None) -> Replay:
     """Plans every batch of a stream. `foresights`: of the oracle, as `foresee` gives them.
 
     Raises:
@@ -52,7 +52,9 @@ def replay(stream: Stream, slots: int, policy: str, foresights: Sequence[Foresig
     return Replay(sum(plan.hits for plan in made), came, left)
 
 
-def plans(stream: Stream, slots: int, policy: str, foresights: Sequence[Foresight] | None = None) -> Iterator[SwapPlan]:
+def plans(
+    stream: KeyStream, slots: int, policy: str, foresights: Sequence[Foresight] | None = None
+) -> Iterator[SwapPlan]:
     """The swap plan of each batch."""
     slot_map = SlotMap(slots, policy, LOOK_AHEAD, row_limit=max(1, stream.distinct))
     if policy == ORACLE and foresights is None:
@@ -61,7 +63,7 @@ def plans(stream: Stream, slots: int, policy: str, foresights: Sequence[Foresigh
         yield slot_map.plan(rows, foresight=foresights[number] if policy == ORACLE else None)
 
 
-def foresee(stream: Stream, length: int = LOOK_AHEAD) -> list[Foresight]:
+def foresee(stream: KeyStream, length: int = LOOK_AHEAD) -> list[Foresight]:
     """What a queue of keys of that length knows of each batch. It hangs on the stream alone, not on the cache."""
     queue = LookAhead(length)
     keysets = (KeySet(rows, [0, rows.size]) for rows in stream.batches)

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments.two_tier import hit_rates, streams
+from nestlab.experiments.two_tier import hit_rates, key_streams
 from nestlab.experiments.two_tier.settings import Settings
 
 SKEWS = (0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
@@ -26,7 +26,7 @@ def measure(settings: Settings) -> pd.DataFrame:
     batch_size = min(settings.batch_size, int(SHARE * distinct) // 4)  # so that two batches fit, whatever the skew
     rows = []
     for skew in SKEWS:
-        stream = streams.zipf(skew, distinct, samples, batch_size, settings.seed)
+        stream = key_streams.zipf(skew, distinct, samples, batch_size, settings.seed)
         rows += [{"skew": skew, **row} for row in hit_rates.of_stream(stream, (SHARE,))]
     return pd.DataFrame(rows)
 

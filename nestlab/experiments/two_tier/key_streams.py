@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ _SMALLEST_BATCH = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class KeyStream:
     """The unique keys of each batch of a log.
 
     Attributes:
@@ -67,7 +68,7 @@ class Stream:
         return max((np.union1d(batch, before).size for batch, before in pairs), default=0)
 
 
-def logs(settings: Settings) -> list[Stream]:
+def logs(settings: Settings) -> list[KeyStream]:
     """Every log under `data_root` and its twin: KuaiRand's video and user ids, Criteo's 26 columns together.
 
     Where no real rows lie under `data_root` the twins are all there is.
@@ -79,12 +80,12 @@ def logs(settings: Settings) -> list[Stream]:
     return streams
 
 
-def videos(settings: Settings) -> Stream:
+def videos(settings: Settings) -> KeyStream:
     """KuaiRand's video ids in the order of time; of its twin where there are no real rows."""
     return of_dataset(_open("kuairand", settings), COLUMNS["kuairand"][0], settings.batch_size)
 
 
-def of_dataset(dataset: Dataset, columns: tuple[str, ...], batch_size: int) -> Stream:
+def of_dataset(dataset: Dataset, columns: tuple[str, ...], batch_size: int) -> KeyStream:
     """All rows of a data set in their order. Batches are halved until there are enough of them, but for tiny ones."""
     rows = dataset.info.rows
     while batch_size > _SMALLEST_BATCH and rows < batch_size * _FEWEST_BATCHES:
@@ -94,15 +95,15 @@ def of_dataset(dataset: Dataset, columns: tuple[str, ...], batch_size: int) -> S
     name = columns[0] if len(columns) == 1 else f"{columns[0]}–{columns[-1]}"
     keys, by_batch = _as_rows(ids, lengths.reshape(len(columns), rows), batch_size)
     info, days = dataset.info, _days(dataset, batch_size)
-    return Stream(name, info.title, info.kind, batch_size, by_batch, np.bincount(keys), days)
+    return KeyStream(name, info.title, info.kind, batch_size, by_batch, np.bincount(keys), days)
 
 
-def zipf(skew: float, distinct: int, samples: int, batch_size: int, seed: int = 0) -> Stream:
+def zipf(skew: float, distinct: int, samples: int, batch_size: int, seed: int = 0) -> KeyStream:
     """Ids drawn by a bounded power law, one a sample: the k-th most frequent of `distinct` has weight k^−skew."""
     ids = draw_ranks(np.random.default_rng(seed), samples, distinct, skew)
     keys, by_batch = _as_rows(ids, np.ones((1, samples), np.int64), batch_size)
     title = f"Zipf {skew:g} (SYNTHETIC, {distinct:,} ids, {samples:,} look-ups)"
-    return Stream("ids", title, "synthetic", batch_size, by_batch, np.bincount(keys))
+    return KeyStream("ids", title, "synthetic", batch_size, by_batch, np.bincount(keys))
 
 
 def _open(name: str, settings: Settings) -> Dataset:
@@ -131,15 +132,15 @@ def _as_rows(ids: np.ndarray, lengths: np.ndarray, batch_size: int) -> tuple[np.
     """
     columns, rows = lengths.shape
     starts = np.concatenate(([0], np.cumsum(lengths.reshape(-1))))
-    ends = list(range(0, rows, batch_size)) + [rows]
+    ends = [*range(0, rows, batch_size), rows]
     seen: list[np.ndarray] = []
-    for begin, end in zip(ends, ends[1:], strict=False):
+    for begin, end in pairwise(ends):
         first = np.arange(columns) * rows
         seen += [ids[starts[f + begin] : starts[f + end]] for f in first]
     sizes = np.array([part.size for part in seen]).reshape(-1, columns)
     keys = _numbered(np.concatenate(seen), np.tile(np.arange(columns), len(sizes)).repeat(sizes.reshape(-1)))
     cuts = np.concatenate(([0], np.cumsum(sizes.sum(axis=1))))
-    parts = (keys[a:b] for a, b in zip(cuts, cuts[1:], strict=False))
+    parts = (keys[a:b] for a, b in pairwise(cuts))
     return keys, tuple(deduplicate(part, [0, part.size])[0] for part in parts)
 
 
