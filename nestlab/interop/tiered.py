@@ -49,6 +49,8 @@ class Tiered(FusedOptimizerModule, nn.Module):
                 f"{type(self).__name__}: optimizer is {optimizer!r}; give one of nestlab.embedding: SGD, Adagrad, "
                 "RowWiseAdagrad or LazyAdam"
             )
+        if tiers is not None and tiers.looks_ahead:
+            raise UserError("the oracle policy looks ahead, and a module is shown one batch at a time; use lru")
         self.configs = list(tables)
         self._lookups = lookups(self.configs)
         self._weighted = weighted

@@ -160,7 +160,10 @@ def _lr(groups: list, tables: list[str]) -> float | None:
 def fused(states: Mapping[str, Tensor], keys: Sequence[str], optimizer: RowOptimizer, lr: float, step: int) -> dict:
     """As FusedEmbeddingBagCollection's optimizer has it; the group adds what it leaves out, the step number."""
     entries = {
-        f"{table}.weight": {f"{table}.weight.{names[1]}": part for names, part in _split(state, optimizer)}
+        f"{table}.weight": {
+            f"{table}.weight.{names[1]}": part.view(-1) if optimizer.name == "rowwise_adagrad" else part
+            for names, part in _split(state, optimizer)
+        }
         for table, state in states.items()
         if state.shape[1]
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from torch import Tensor
 from nestlab.embedding import EmbeddingStore, KeySet
 from nestlab.embedding.config import TableGroup
 from nestlab.embedding.host.tier import HostTier
-from nestlab.embedding.residency import GroupResidency
 from nestlab.errors import UserError
 from nestlab.host import memory_bytes
 
@@ -51,8 +49,8 @@ def read(store: EmbeddingStore, table: str, size: int) -> tuple[Tensor, Tensor]:
 def write(store: EmbeddingStore, table: str, weight: Tensor | None, state: Tensor | None) -> None:
     """Makes weight [n, dim] and state [n, s] those of ids 0 … n − 1; None leaves what there is.
 
-    An id without a row that would get what it reads anyway stays without: a table that was mostly untouched stays small.
-    No batch may be in flight.
+    An id that would get what it has anyway is left alone, so that a table that was mostly untouched stays small. No
+    batch may be in flight.
     """
     group, _ = locate(store, table)
     if weight is None and (state is None or not state.shape[1]):
@@ -69,30 +67,29 @@ def write(store: EmbeddingStore, table: str, weight: Tensor | None, state: Tenso
 def _write(store: EmbeddingStore, table: str, ids: np.ndarray, weight: Tensor | None, state: Tensor | None) -> None:
     group, number = locate(store, table)
     host, tier = store.hosts[group.number], store.tiers[group.number]
-    new = host.find(_keys(group, number, ids)) < 0
-    chosen = np.flatnonzero(~new | _differs(store, host, table, ids, weight, state))
-    keys = _keys(group, number, ids[chosen])
-    rows, fresh = host.index.find_or_insert(keys, host.rows)
-    if host.admission:
-        host.admission.forget(keys)
-    host.rows.seen(rows, store.counters.batches)
-    tier.forget(rows)  # flushed before: what it holds of them is void from here on
-    frames = host.pin(GroupResidency(keys, rows, fresh, store.counters.batches, True), slice(None))
-    records = host.memory.array
+    rows = host.find(_keys(group, number, ids))
+    records = _now(store, host, table, ids, rows)
+    before = records.clone()
     for values, columns in ((weight, slice(0, group.dim)), (state, slice(group.dim, None))):
         if values is not None:
-            records[frames, columns] = values.numpy()[chosen]
-    host.memory.unpin(frames, changed=True)
+            records[:, columns] = values
+    # With admission every id counts as changed: without a row it would read the constant now, and be drawn anew later.
+    changed = (records.view(torch.uint8) != before.view(torch.uint8)).any(dim=1).numpy() | (host.admission is not None)
+    tier.forget(rows[changed & (rows >= 0)])  # flushed before: what it holds of them is void from here on
+    keys = _keys(group, number, ids[changed])
+    # A number above the last batch's: to an incremental checkpoint these rows have changed since the one before.
+    host.put(keys, records.numpy()[changed], np.full(len(keys), store.counters.batches + 1, dtype=np.int32))
+    if host.admission:
+        host.admission.forget(keys)
 
 
-def _differs(store, host: HostTier, table: str, ids: np.ndarray, weight: Tensor | None, state: Tensor | None):
-    """[n] bool: which ids, if they had no row, would not read this. With admission all: later rows are drawn anew."""
-    differs = np.full(ids.size, host.admission is not None)
-    if weight is not None:
-        differs |= (store.full_weight(table, ids) != weight).any(dim=1).numpy()
-    if state is not None:
-        differs |= (state != store.optimizer.initial_state).any(dim=1).numpy()
-    return differs
+def _now(store: EmbeddingStore, host: HostTier, table: str, ids: np.ndarray, rows: np.ndarray) -> Tensor:
+    """[n, width]: the record of each id, initial values where it has no row."""
+    records = torch.full((ids.size, host.group.record_width), float(store.optimizer.initial_state), dtype=store.dtype)
+    records[:, : host.group.dim] = store.full_weight(table, ids)
+    known = np.flatnonzero(rows >= 0)
+    records[torch.from_numpy(known)] = host.records(rows[known])
+    return records
 
 
 def _keys(group: TableGroup, number: int, ids: np.ndarray) -> KeySet:
@@ -105,6 +102,6 @@ def _refuse_too_large(store: EmbeddingStore, table: str, size: int, width: int) 
     needed, there = 2 * size * width * store.dtype.itemsize, memory_bytes()
     if needed > there:
         raise UserError(
-            f"table '{table}': torchrec's state dict holds all {size:,} rows at once, {needed:,} bytes with a copy, and "
-            f"there are {there:,}; save the store itself"
+            f"table '{table}': torchrec's state dict has all {size:,} rows at once, {needed:,} bytes with a copy, "
+            f"and there are {there:,}; save the store itself"
         )

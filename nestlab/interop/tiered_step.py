@@ -40,6 +40,8 @@ class StepInBackward:
         """
         self.settle()
         residency = self._enter(keys)
+        if self.store.options.features.evict != "none":
+            self.store.evict()
         rows = [self.store.gather(residency, group) for group in range(len(keys))]
         return _Rows.apply(torch.empty(0, requires_grad=True), self, residency, *rows)
 

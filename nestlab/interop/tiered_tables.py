@@ -1,4 +1,4 @@
-"""torchrec's table configurations and KeyedJaggedTensors in NestLab's terms, and the names torchrec gives to results."""
+"""torchrec's table configurations and KeyedJaggedTensors in NestLab's terms, and torchrec's names of results."""
 
 from __future__ import annotations
 
@@ -142,8 +142,9 @@ def jagged(kjt: KeyedJaggedTensor, pairs: Sequence[Lookup], weighted: bool) -> J
 
 
 def _check(kjt: KeyedJaggedTensor, pairs: Sequence[Lookup], weighted: bool) -> None:
-    if missing := [f"{pair.feature} (table {pair.table})" for pair in pairs if pair.feature not in kjt.keys()]:
-        raise UserError(f"the KeyedJaggedTensor lacks {', '.join(missing)}; it has {', '.join(kjt.keys()) or 'no key'}")
+    keys = kjt.keys()
+    if missing := [f"{pair.feature} (table {pair.table})" for pair in pairs if pair.feature not in keys]:
+        raise UserError(f"the KeyedJaggedTensor lacks {', '.join(missing)}; it has {', '.join(keys) or 'no key'}")
     if kjt.variable_stride_per_key() or kjt.inverse_indices_or_none() is not None:
         raise UserError("the batch size varies by feature; give every feature the same number of bags")
     if weighted and kjt.weights_or_none() is None:
