@@ -28,7 +28,8 @@ def measure(settings: Settings) -> pd.DataFrame:
 
     Returns:
         columns work (look-up, or insert, growing from empty), buckets (0: one index without buckets), threads, mkeys_s
-        (median), p10, p90, per_cpu_s, repeats, longest_call_ms (of a growing table; median, p10, p90), distinct, call (keys an insertion), how.
+        (median), p10, p90, per_cpu_s, repeats, longest_call_ms (of a growing table; median, p10, p90), distinct, call
+        (keys an insertion), how.
     """
     scale = _SMALL if settings.seconds < 10 else _LAPTOP if settings.seconds < 100 else Scale()
     scale = replace(scale, buckets=tuple(sorted({*scale.buckets, int(claims.claim(_BUCKETS).value)})))
