@@ -50,6 +50,7 @@ class InFlight:
     raw: Batch | None = None
     info: StepInfo | None = None
     read_ahead: list[Batch] = field(default_factory=list)  # read with it: their keys are to be routed with its own
+    ends: bool = False  # none can be read after those: the end of a stream
     inputs: Batch | None = None
     routed: Routed | None = None
     foreseen: list[Routed] = field(default_factory=list)  # keys of later batches that its plan may know

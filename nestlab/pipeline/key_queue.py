@@ -30,26 +30,26 @@ class KeyQueue:
     _routed: deque[Routed] = field(default_factory=deque)  # ROUTE's
     _ended: Iterator[Batch] | None = None  # a source that has no more; it is not asked again while batches are held
 
-    def read(self, source: Iterator[Batch]) -> tuple[Batch, list[Batch]]:
-        """The next batch, and those read just now (it may be among them).
+    def read(self, source: Iterator[Batch]) -> tuple[Batch, list[Batch], bool]:
+        """The next batch, those read just now (it may be among them), and whether the source was found at its end.
 
         Raises:
             StopIteration: no batch is held and the source has no more.
         """
         new: list[Batch] = []
+        ended = False
         while len(self._read) <= self.length and (self._ended is not source or not self._read):
             try:
                 new.append(next(source))
             except StopIteration:
                 if not self._read:
                     raise
-                self._ended = source
+                self._ended, ended = source, True
             else:
-                self._ended = None
                 self._read.append(new[-1])
         taken = self._read.popleft()
         self.read_bytes += sum(batch.nbytes for batch in new) - taken.nbytes
-        return taken, new
+        return taken, new, ended
 
     def route(self, new: list[Batch], route: Callable[[Batch], Routed]) -> tuple[Routed, list[Routed]]:
         """The keys of the next batch, and those of the batches read with it."""

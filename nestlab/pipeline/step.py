@@ -91,13 +91,13 @@ class TrainStep:
         assert self.source is not None
         source = self.source
         try:
-            batch, new = self._keys_ahead.read(source)
+            batch, new, last = self._keys_ahead.read(source)
         except StopIteration:
             self.ended = source
             raise EndOfData(t) from None
         # The step number travels with the batch: an optimizer must not ask a counter that later batches advance.
         info = StepInfo(number=self._steps_before + t + 1)
-        self.flight[t] = InFlight(raw=batch, info=info, read_ahead=new, held=Held(raw=batch.nbytes))
+        self.flight[t] = InFlight(raw=batch, info=info, read_ahead=new, ends=last, held=Held(raw=batch.nbytes))
         return sum(each.nbytes for each in new)
 
     def h2d(self, t: int) -> int:
@@ -133,6 +133,8 @@ class TrainStep:
         if self._keys_ahead.length:  # what may be known when t is planned, whenever that is
             for routed in b.foreseen:
                 self._store.foresee([group.keys for group in routed])
+            if b.ends:
+                self._store.end_of_stream()
         self._store.plan(residency)
 
     def retrieve(self, t: int) -> int:

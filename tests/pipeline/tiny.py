@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from nestlab.batch import Batch
-from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
+from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Inline, Pipeline
 
@@ -27,9 +27,11 @@ def _make_batch(size: int, generator: torch.Generator, distinct: int) -> Batch:
     return Batch(torch.randn(size, 3, generator=generator), FEATURES, ids, lengths, labels, weights)
 
 
-def make_model(optimizer_name: str = "adagrad", dtype: torch.dtype = torch.float32) -> RecModel:
+def make_model(
+    optimizer_name: str = "adagrad", dtype: torch.dtype = torch.float32, tiers: Tiers | None = None
+) -> RecModel:
     tables = [TableConfig("people", DIM, ("user",)), TableConfig("things", DIM, ("item", "tag"), pooling="mean")]
-    store = EmbeddingStore(tables, optimizer(optimizer_name, lr=0.1), seed=3, dtype=dtype)
+    store = EmbeddingStore(tables, optimizer(optimizer_name, lr=0.1), seed=3, dtype=dtype, tiers=tiers)
     return RecModel(store, DLRM(3, FEATURES, DIM, bottom=(8,), top=(8,), seed=5).to(dtype))
 
 
@@ -47,7 +49,7 @@ def weights_of(model: RecModel) -> list[bytes]:
     return [torch.as_tensor(value).contiguous().numpy().tobytes() for value in values + dense]
 
 
-def train(batches: list[Batch], **options) -> tuple[RecModel, list[float]]:
-    model = make_model()
+def train(batches: list[Batch], tiers: Tiers | None = None, **options) -> tuple[RecModel, list[float]]:
+    model = make_model(tiers=tiers)
     pipeline = make_pipeline(model, **options)
     return model, [float(output.loss) for output in pipeline.run(batches)]
