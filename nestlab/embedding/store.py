@@ -114,12 +114,14 @@ class EmbeddingStore:
             CacheTooSmall: the batches in flight do not fit the device tier. Nothing was changed then.
         """
         residency.require_live("plan")
+        try:
+            for tier, group in zip(self.tiers, residency.groups, strict=True):
+                tier.require_room(group)
+        except UserError:
+            self._undo(residency)
+            raise
         for tier, group in zip(self.tiers, residency.groups, strict=True):
-            try:
-                tier.plan(group)
-            except UserError:
-                self._undo(residency)
-                raise
+            tier.plan(group)
         residency.done.append(Call.PLAN)
 
     def retrieve(self, residency: Residency) -> None:
@@ -174,6 +176,20 @@ class EmbeddingStore:
                 tier.release(group)
             self._live.pop(residency.number, None)
         residency.done.append(Call.RELEASE)
+
+    def foresee(self, keys: Sequence[KeySet]) -> None:
+        """The keys of a batch to come, one KeySet a group, in batch order from the first one on.
+
+        Where `options.looks_ahead` is L > 0, those of batch t + L have to be told before batch t is planned, as far as
+        there are so many; elsewhere nobody listens.
+        """
+        for tier, group_keys in zip(self.tiers, keys, strict=True):
+            tier.foresee(group_keys)
+
+    def end_of_stream(self) -> None:
+        """No more batches come after those that were foreseen; what is foreseen later belongs to a new stream."""
+        for tier in self.tiers:
+            tier.end_of_stream()
 
     def evict(self) -> None:
         """After `prepare` of a batch and before that of the next: keys that the rules give up lose their rows.

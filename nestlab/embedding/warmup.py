@@ -8,6 +8,9 @@ import numpy as np
 import torch
 
 from nestlab.embedding import bucket_kernels, kernels, record_kernels, sharding
+from nestlab.embedding.device import buffer_kernels
+from nestlab.embedding.device.look_ahead import Foresight
+from nestlab.embedding.device.slot_map import POLICIES, SlotMap
 from nestlab.embedding.features import feature_kernels
 
 _done: set[torch.dtype] = set()
@@ -22,6 +25,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
         _warm_index()
         _warm_buckets()
         _warm_features()
+        _warm_device()
         _warm_records(np.float32 if dtype == torch.float32 else np.float64)
         _done.add(dtype)
 
@@ -71,3 +75,18 @@ def _warm_features() -> None:
         feature_kernels.sketch_admit(np.zeros(8, counter), 2, one, offsets, one, np.ones(1), admitted)
     feature_kernels.add_rows(np.zeros((1, 3)), one, one, np.zeros(1))
     feature_kernels.close_round(np.zeros((1, 3)), 1.0, 1.0, 1.0)
+
+
+def _warm_device() -> None:
+    row, next_row = np.zeros(1, np.int64), np.ones(1, np.int64)
+    for policy in POLICIES:
+        slots = SlotMap(1, policy, look_ahead=1, row_limit=2)
+        seen = Foresight(np.zeros(1, np.int64), ((1, next_row),))
+        slots.plan(row, foresight=seen)
+        slots.room_needed(row)
+        slots.slots_of(row)
+        slots.forget(row)
+        slots.plan(row[:0], foresight=Foresight(row[:0]))
+        slots.plan(row[:0], foresight=Foresight(row[:0]))
+        slots.plan(next_row, foresight=seen)
+    buffer_kernels.intersect(row, row.copy(), 1, row.copy(), row.copy(), row.copy())

@@ -39,6 +39,9 @@ class Direct:
         self._host, self._optimizer = host, optimizer
         self._weights = host.memory.records[:, : host.group.dim]
 
+    def require_room(self, residency: GroupResidency) -> None:
+        pass
+
     def plan(self, residency: GroupResidency) -> None:
         pass
 
@@ -82,4 +85,7 @@ class Direct:
         pass
 
     def foresee(self, keys: KeySet) -> None:
+        pass
+
+    def end_of_stream(self) -> None:
         pass

@@ -24,10 +24,12 @@ class Foresight:
         distances: [U] int64: the next batch that uses a key of this batch, 1 … L; 0 for none within L.
         entering: batches new in the queue since the last plan: (which, rows [n] int64 of those of its keys that no
             earlier batch of the queue uses, −1 for a key that has no row yet).
+        anew: what was known before is void: the batches that were foreseen do not come.
     """
 
     distances: np.ndarray
     entering: tuple[tuple[int, np.ndarray], ...] = ()
+    anew: bool = False
 
 
 class LookAhead:
@@ -36,13 +38,16 @@ class LookAhead:
     What it says of a batch depends on the stream of keys and on `length` alone: batches beyond the window wait in the
     queue unread, and a batch whose window is not complete is refused. Memory: the keys of the window and of what waits.
 
-    `foresee` and `end` may be called on another thread than `advance`.
+    With `strict=False` a batch may come that was not foreseen: it has an empty window, or, if it is further back in the
+    queue, what was foreseen before it is void, as after a training that was broken off.
+
+    `foresee` and `end` may be called on another thread than `advance` as long as every batch comes as foreseen.
     """
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, strict: bool = True) -> None:
         if length < 1:
             raise ValueError(f"look-ahead: {length} batches; it needs at least 1")
-        self.length = length
+        self.length, self._strict = length, strict
         self._waiting: deque[KeySet | None] = deque()  # None: the end of a stream
         self._window: deque[KeySet] = deque()  # from the batch to be planned next
         self._ended = False  # the window ends with its stream
@@ -67,22 +72,27 @@ class LookAhead:
         """What is known when `keys`, the next batch, is planned; `find` gives the rows [n] of keys, −1 for none.
 
         Raises:
-            RuntimeError: the batch is another one than was foreseen, or the next L are not all foreseen and the stream
-                has not ended.
+            RuntimeError: strict, and the batch is another one than was foreseen, or the next L are not all foreseen and
+                the stream has not ended.
         """
-        entering = [self._enter(number) for number in self._complete()]
-        self._require(keys)
+        entering = list(self._complete())
+        anew = False
+        if not (self._window and _same(self._window[0], keys)):
+            anew = bool(self._window)
+            entering = self._begin_anew(keys)
         distances = self._uses.leave(self._window.popleft())
         rows = tuple((number - self._first, find(fresh)) for number, fresh in entering if number > self._first)
         self._first += 1
-        return Foresight(distances, rows)
+        return Foresight(distances, rows, anew)
 
-    def _complete(self) -> Iterator[int]:
-        """Takes what the window lacks from the queue; the numbers of the batches that enter."""
+    def _complete(self) -> Iterator[tuple[int, KeySet]]:
+        """Takes what the window lacks from the queue: the numbers of the batches that enter, and their new keys."""
         if self._ended and not self._window:
             self._ended = False
         while len(self._window) <= self.length and not self._ended:
             if not self._waiting:
+                if not (self._strict or self._window):
+                    return
                 raise RuntimeError(
                     f"look-ahead: batch {self._first} is to be planned with {max(len(self._window) - 1, 0)} of "
                     f"{self.length} later batches foreseen; foresee more, or call end()"
@@ -92,15 +102,23 @@ class LookAhead:
                 self._ended = bool(self._window)
                 continue
             self._window.append(keys)
-            yield self._first + len(self._window) - 1
+            number = self._first + len(self._window) - 1
+            yield number, self._uses.enter(keys, number)
 
-    def _enter(self, number: int) -> tuple[int, KeySet]:
-        return number, self._uses.enter(self._window[number - self._first], number)
-
-    def _require(self, keys: KeySet) -> None:
-        expected = self._window[0]
-        if keys is not expected and not np.array_equal(keys.ids, expected.ids):
+    def _begin_anew(self, keys: KeySet) -> list[tuple[int, KeySet]]:
+        """The queue from `keys` on, or of `keys` alone where it does not hold them."""
+        if self._strict:
             raise RuntimeError(f"look-ahead: batch {self._first} is not the one that was foreseen")
+        queue = [*self._window, *([None] if self._ended else []), *self._waiting]
+        at = next((i for i, known in enumerate(queue) if known is not None and _same(known, keys)), None)
+        self._waiting = deque([keys] if at is None else queue[at:])
+        self._window.clear()
+        self._ended, self._uses = False, _Uses(self._first)
+        return list(self._complete())
+
+
+def _same(one: KeySet, other: KeySet) -> bool:
+    return one is other or (np.array_equal(one.ids, other.ids) and np.array_equal(one.offsets, other.offsets))
 
 
 class _Uses:
@@ -109,13 +127,13 @@ class _Uses:
     The window is a ring of uses: `_next[use]` is the batch of the key's next use, 0 for none so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int = 0) -> None:
         self._index = KeyIndex()
         self._numbers = Rows(1 << 31, 0)
         self._latest = np.empty(0, dtype=np.int64)  # by the key's number: its latest use
         self._next = np.zeros(1024, dtype=np.int64)
         self._begin, self._end = 0, 0
-        self._batch = 0  # number of the batch whose uses begin at _begin
+        self._batch = batch  # number of the batch whose uses begin at _begin
 
     @property
     def nbytes(self) -> int:

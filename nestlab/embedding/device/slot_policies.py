@@ -170,13 +170,17 @@ class Oracle(_Lists):
                 f"slot map: the oracle has the foresight of {max(known, 0)} keys for a plan of {rows} rows"
             )
         self._distances = foresight.distances
+        if foresight.anew:
+            self._move(np.flatnonzero(self._places.row_of >= 0), 1)
         for distance, entering in foresight.entering:
             slots = np.empty(entering.size, dtype=np.int64)
             slot_kernels.find_slots(entering, self._places, slots)
-            slots = slots[slots >= 0]
-            slots = slots[np.argsort(self._places.last_used[slots], kind="stable")]
-            classes = np.full(slots.size, self._list_of(plan + distance), dtype=np.int32)
-            slot_kernels.move(slots, classes, self._links, self.lists)
+            self._move(slots[slots >= 0], self._list_of(plan + distance))
+
+    def _move(self, slots: np.ndarray, number: int) -> None:
+        """To a list that is empty or about to be emptied, in the order of last use, as every list is."""
+        slots = slots[np.argsort(self._places.last_used[slots], kind="stable")]
+        slot_kernels.move(slots, np.full(slots.size, number, dtype=np.int32), self._links, self.lists)
 
     def _classes(self, rows, plan):
         return np.where(self._distances > 0, self._list_of(plan + self._distances), 1).astype(np.int32)

@@ -23,12 +23,16 @@ class DeviceTier(Protocol):
 
     name: str
 
-    def plan(self, residency: GroupResidency) -> None:
-        """Chooses places and victims. Data only: no record moves.
+    def require_room(self, residency: GroupResidency) -> None:
+        """Before `plan`, for all groups before any is planned: changes nothing.
 
         Raises:
-            CacheTooSmall: the batches in flight do not fit; nothing was changed.
+            CacheTooSmall: the batches in flight do not fit.
         """
+        ...
+
+    def plan(self, residency: GroupResidency) -> None:
+        """Chooses places and victims. Data only: no record moves."""
         ...
 
     def retrieve(self, residency: GroupResidency) -> None:
@@ -69,6 +73,10 @@ class DeviceTier(Protocol):
 
     def foresee(self, keys: KeySet) -> None:
         """The keys of the batch `look_ahead` batches ahead, for policies that look ahead."""
+        ...
+
+    def end_of_stream(self) -> None:
+        """No more batches come after those that were foreseen."""
         ...
 
     @property

@@ -1,0 +1,193 @@
+"""`SlotCache`: rows stay in slots of the device across batches (RecSDK's multi-level cache).
+
+Slots hold the newest record of the rows in them, the host tier below has every row but may be older. What a batch
+swaps is decided by `SlotMap.plan` and carried out here, so that it may happen while the batch before is computed:
+victims of t are outside K(t) ∪ K(t−1).
+
+Which call relies on which order (docs/design.md 4.2, hazards in brackets):
+* `retrieve(t)` reads host records that `writeback(t−1)` may have written last: out at t−1 and back in at t (2).
+* `commit(t)` gathers swap-outs after `apply(t−2)`, which was the last to change them, and before it scatters the
+  swap-ins into the same slots (1, 3); and after `commit(t−1)`.
+* `gather(t)` and `apply(t)` come after `commit(t)` and `apply(t−1)`.
+* a row of an evicted key may still be written back by the plan that chose it before: the host tier keeps the row from
+  other keys until the batches in flight are over (4, 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nestlab.embedding import optimizers_torch
+from nestlab.embedding.counters import Counters
+from nestlab.embedding.device.copies import Copies, Copy
+from nestlab.embedding.device.look_ahead import LookAhead
+from nestlab.embedding.device.slot_map import SlotMap
+from nestlab.embedding.device.slot_memory import slot_memory
+from nestlab.embedding.device.swap import SwapPlan
+from nestlab.embedding.device.tier import known_grads, pick
+from nestlab.embedding.host.tier import HostTier
+from nestlab.embedding.keyset import KeySet
+from nestlab.embedding.optimizers import RowOptimizer, StepInfo
+from nestlab.embedding.residency import GroupResidency
+from nestlab.embedding.tiers import Tiers
+
+_FLUSHED_AT_ONCE = 1 << 14  # rows; fewer where host memory has fewer frames
+
+
+@dataclass(eq=False)
+class _Swap:
+    """One batch on its way through the cache.
+
+    Attributes:
+        plan: what is swapped.
+        slots: [U] int64 on the device: the slot of each key, its table's default slot for a refused one.
+        known: [R] int64 numpy: the slots of the keys with a row.
+        coming: records of the misses [m, width].
+        leaving: records of the victims [v, width].
+        frames: [v] of the victims in host memory, pinned until they are written.
+    """
+
+    plan: SwapPlan
+    slots: Tensor
+    known: np.ndarray
+    coming: Copy | None = None
+    leaving: Copy | None = None
+    frames: np.ndarray | None = None
+
+
+class SlotCache:
+    """The device-tier protocol over slots.
+
+    With admission, the first slots hold the constant default row of each table of the group: a refused id reads it as
+    any other row is read, and nothing ever writes it.
+
+    Attributes:
+        map: rows and slots.
+        slots: [first + capacity or more, width] records.
+    """
+
+    name = "slot_cache"
+
+    def __init__(self, host: HostTier, optimizer: RowOptimizer, options: Tiers, counters: Counters) -> None:
+        self._host, self._optimizer, self._counters = host, optimizer, counters
+        self._device = torch.device(options.device)
+        defaults = options.features.defaults(host.group.tables) if host.admission else np.empty(0)
+        self.map = SlotMap(
+            options.cache_slots, options.cache_policy, options.look_ahead, defaults.size, host.rows.capacity
+        )
+        limit = defaults.size + (int(options.cache_slots) if options.cache_slots >= 1 else host.rows.capacity)
+        self.slots = slot_memory(limit, host.memory.records, options.cache_slots < 1, self._device)
+        self._weights = self.slots[:, : host.group.dim]
+        self._weights[: defaults.size] = torch.from_numpy(defaults).to(self.slots)[:, None]
+        self._copies = Copies(self._device, options.link)
+        self._ahead = LookAhead(options.look_ahead, strict=False) if options.looks_ahead else None
+        self._record_bytes = host.memory.record_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return (self.map.first_slot + self.map.capacity) * self._record_bytes + self.map.nbytes
+
+    def require_room(self, residency: GroupResidency) -> None:
+        self.map.require_room(residency.rows)
+
+    def plan(self, residency: GroupResidency) -> None:
+        self.map.require_room(residency.rows)
+        foresight = self._ahead.advance(residency.keys, self._host.find) if self._ahead else None
+        plan = self.map.plan(residency.rows, self._host.rows.used, foresight)
+        slots = plan.slots
+        if residency.rowless.size:
+            slots = slots.copy()
+            slots[residency.rowless] = residency.keys.tables(residency.rowless)
+        residency.work = _Swap(plan, torch.from_numpy(slots), plan.slots[residency.with_row])
+        self._counters.hits += plan.hits
+        self._counters.misses += plan.misses
+
+    def retrieve(self, residency: GroupResidency) -> None:
+        swap, memory = residency.work, self._host.memory
+        misses = swap.plan.in_at
+        frames = self._host.pin(residency, misses, swap.plan.out_rows)
+        read, swap.frames = frames[: misses.size], frames[misses.size :]
+        swap.coming = self._copies.up(memory.records, torch.from_numpy(read))
+        new = np.isin(misses, residency.fresh, assume_unique=True)
+        memory.unpin(read[new], changed=True)
+        memory.unpin(read[~new], changed=False)
+        swap.slots = swap.slots.to(self._device, non_blocking=True)
+        self._counters.bytes_in += misses.size * self._record_bytes
+
+    def commit(self, residency: GroupResidency) -> None:
+        swap = residency.work
+        if swap.plan.out_slots.size:  # before the swap-ins: they go to the same slots
+            swap.leaving = self._copies.down(self.slots.index_select(0, self._there(swap.plan.out_slots)))
+        if swap.plan.misses:
+            self.slots.index_copy_(0, self._there(swap.plan.in_slots), self._copies.arrived(swap.coming))
+        swap.coming = None
+
+    def look(self, residency: GroupResidency) -> None:
+        residency.work = self.map.slots_of(residency.rows)
+
+    def gather(self, residency: GroupResidency, positions: Tensor | None) -> Tensor:
+        """One `index_select` over composed positions: rows are not expanded twice."""
+        if not residency.train:
+            return self._gather_looked(residency, positions)
+        return self._weights.index_select(0, pick(residency.work.slots, positions))
+
+    def apply(self, residency: GroupResidency, grads: Tensor, step: StepInfo) -> None:
+        grads, known = known_grads(residency, grads), residency.work.known
+        if self._device.type == "cpu":
+            self._optimizer.update(self.slots.numpy(), known, grads.numpy(), step)
+        else:
+            optimizers_torch.update(self._optimizer, self.slots, self._there(known), grads.to(self._device), step)
+
+    def writeback(self, residency: GroupResidency) -> None:
+        """The victims, to their host records."""
+        swap, memory = residency.work, self._host.memory
+        if swap.leaving is not None:
+            memory.records.index_copy_(0, torch.from_numpy(swap.frames), self._copies.landed(swap.leaving))
+            self._counters.writebacks += swap.frames.size
+            self._counters.bytes_out += swap.leaving.records.nbytes
+        memory.unpin(swap.frames, changed=True)
+        swap.leaving = None
+
+    def release(self, residency: GroupResidency) -> None:
+        residency.work = None
+
+    def flush(self) -> None:
+        """All resident rows, in portions that host memory can hold at once."""
+        rows, slots = self.map.rows_in()
+        portion = min(_FLUSHED_AT_ONCE, len(self._host.memory.records))
+        for begin in range(0, rows.size, portion):
+            span = slice(begin, begin + portion)
+            self._write(rows[span], self.slots.index_select(0, self._there(slots[span])))
+
+    def forget(self, rows: np.ndarray) -> None:
+        self.map.forget(rows)
+
+    def foresee(self, keys: KeySet) -> None:
+        if self._ahead:
+            self._ahead.foresee(keys)
+
+    def end_of_stream(self) -> None:
+        if self._ahead:
+            self._ahead.end()
+
+    def _gather_looked(self, residency: GroupResidency, positions: Tensor | None) -> Tensor:
+        """The slot's record of a resident row, the host's of any other."""
+        positions = None if positions is None else positions.cpu()
+        weights = self._host.look(residency, positions)
+        slots = residency.work if positions is None else residency.work[positions.numpy()]
+        here = np.flatnonzero(slots >= 0)
+        resident = self._weights.index_select(0, self._there(slots[here]))
+        return weights.to(self._device).index_copy_(0, self._there(here), resident)
+
+    def _write(self, rows: np.ndarray, records: Tensor) -> None:
+        memory = self._host.memory
+        frames = memory.pin(rows, np.zeros(rows.size, dtype=bool))
+        memory.records.index_copy_(0, torch.from_numpy(frames), self._copies.landed(self._copies.down(records)))
+        memory.unpin(frames, changed=True)
+
+    def _there(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(self._device, non_blocking=True)
