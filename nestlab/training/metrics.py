@@ -39,14 +39,26 @@ def auc_interval(
 
     NaN where only one class is present. It holds the model fixed: the spread over seeds is another matter.
     """
-    generator = np.random.default_rng(seed)
     n = len(labels)
-    values = []
-    for _ in range(resamples if n and 0 < labels.mean() < 1 else 0):
-        drawn = generator.integers(0, n, n)
-        if 0 < labels[drawn].mean() < 1:
-            values.append(roc_auc_score(labels[drawn], predictions[drawn]))
-    if not values:
+    if not n or not 0 < labels.mean() < 1:
         return float("nan"), float("nan")
-    low, high = np.percentile(values, [2.5, 97.5])
+    generator = np.random.default_rng(seed)
+    order = np.argsort(predictions, kind="stable")
+    labels, predictions = labels[order].astype(np.float64), predictions[order]
+    firsts = np.flatnonzero(np.concatenate(([True], predictions[1:] != predictions[:-1])))
+    values = []
+    for _ in range(resamples):
+        drawn = np.bincount(generator.integers(0, n, n), minlength=n)[order]
+        values.append(_auc(np.add.reduceat(drawn * labels, firsts), np.add.reduceat(drawn * (1 - labels), firsts)))
+    if np.isnan(values).all():
+        return float("nan"), float("nan")
+    low, high = np.nanpercentile(values, [2.5, 97.5])
     return float(low), float(high)
+
+
+def _auc(positives: np.ndarray, negatives: np.ndarray) -> float:
+    """From how many of either label have each distinct prediction [n], ascending. Sorting once is what makes it quick:
+    scikit-learn's takes some milliseconds a resample."""
+    both = positives.sum() * negatives.sum()
+    below = np.cumsum(negatives) - negatives
+    return float(positives @ (below + negatives / 2) / both) if both else float("nan")
