@@ -12,11 +12,14 @@ import torch
 
 from nestlab.embedding import SGD, Adagrad, LazyAdam, RowOptimizer, RowWiseAdagrad, Tiers
 
-IDS, SIZE = 40, 7
+IDS, SIZE = 100, 7
+SLOTS = 120  # of 200 rows and more in the larger group; two batches of it have up to 110
 RTOL, ATOL = 2e-5, 2e-6  # of float32 losses and rows after some tens of steps; torch fuses a product into its sum
 
 TIERS = [
     pytest.param(Tiers(), id="direct"),
+    pytest.param(Tiers("dual_buffer"), id="dual_buffer"),
+    *(pytest.param(Tiers("slot_cache", policy, SLOTS), id=policy) for policy in ("clock", "lru", "lfu")),
 ]
 
 
@@ -46,6 +49,12 @@ def pairs() -> dict[str, Pair]:
 
 
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "lazy_adam")
+COVER = [  # every optimizer, every tier, and the widest state over each of them
+    *(pytest.param(name, Tiers(), id=f"{name}-direct") for name in OPTIMIZERS),
+    *(pytest.param("lazy_adam", *tiers.values, id=f"lazy_adam-{tiers.id}") for tiers in TIERS[1:]),
+    pytest.param("rowwise_adagrad", Tiers("dual_buffer"), id="rowwise_adagrad-dual_buffer"),
+    pytest.param("sgd", Tiers("slot_cache", "clock", SLOTS), id="sgd-clock"),
+]
 
 
 class _Sparse(torch.optim.SparseAdam):

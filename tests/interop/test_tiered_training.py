@@ -12,9 +12,10 @@ import weakref
 import pytest
 import torch
 from peers import (
-    OPTIMIZERS,
+    COVER,
     RTOL,
     TIERS,
+    Pair,
     assert_close,
     assert_same,
     bag_collections,
@@ -36,9 +37,8 @@ pytestmark = pytest.mark.core
 STEPS = 15
 
 
-@pytest.mark.parametrize("tiers", TIERS)
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_bags_train_as_torchrecs(tiers, name):
+@pytest.mark.parametrize(("name", "tiers"), COVER)
+def test_bags_train_as_torchrecs(name, tiers):
     """Broken once: the step made on half of the gradient; all four failed."""
     pair = pairs()[name]
     ours, theirs = bag_collections(pair, tiers)
@@ -59,9 +59,8 @@ def test_pooling_by_mean_and_by_weights(pooling, weighted):
     assert_close(tables_of(ours), tables_of(theirs))
 
 
-@pytest.mark.parametrize("tiers", TIERS)
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_sequences_train_as_torchrecs(tiers, name):
+@pytest.mark.parametrize(("name", "tiers"), COVER)
+def test_sequences_train_as_torchrecs(name, tiers):
     pair = pairs()[name]
     ours, theirs = sequence_collections(pair, tiers)
     optimizer = pair.theirs(theirs.parameters())
@@ -88,6 +87,27 @@ def test_as_torchrecs_fused_module(name):
             again.backward()
     assert_close(tables_of(ours), tables_of(theirs))
     assert ours.store.last_step == 10 * 5
+
+
+def test_bit_equal_where_the_arithmetic_is_the_same():
+    """Plain SGD whose rate is a power of two: then fusing the product into the sum changes nothing."""
+    pair = Pair(SGD(0.125), lambda p: torch.optim.SGD(p, lr=0.125))
+    ours, theirs = sequence_collections(pair)
+    optimizer = pair.theirs(theirs.parameters())
+    for seed in range(STEPS):
+        assert step(ours, kjt(seed)) == step(theirs, kjt(seed), optimizer)
+    assert_same(tables_of(ours), tables_of(theirs))
+
+
+@pytest.mark.parametrize("tiers", TIERS[2:])
+def test_the_cache_is_smaller_than_the_tables(tiers):
+    """What the tests over slot caches rest on: rows leave, are written back, and come again."""
+    ours, _ = bag_collections(pairs()["adagrad"], tiers)
+    for seed in range(STEPS):
+        step(ours, kjt(seed))
+    counters = ours.store.counters
+    again = counters.misses - counters.inserts  # misses of rows that are no news: they had left
+    assert min(counters.hits, counters.writebacks, again) > 20
 
 
 def reference(tiers: Tiers, play) -> dict[str, torch.Tensor]:
