@@ -24,7 +24,7 @@ from nestlab.errors import UserError
 
 FORMAT = 1
 NAME = "manifest.json"
-FOLDER = re.compile(r"\d{6}\.\d+-of-\d+")  # one shard of one save
+FOLDER = re.compile(r"\d{6}\.\d+-of-\d+\.[0-9a-f]{12}")  # save, shard and what is in it
 _PATH = re.compile(FOLDER.pattern + r"/[a-z0-9.-]+")
 
 Role = Literal["rows", "removed", "scores", "admission"]
@@ -95,7 +95,7 @@ class Save:
         """What was saved and upon what, the time it took left out: equal for equal stores."""
         content = asdict(self)
         del content["seconds"]
-        return _sha256(content)
+        return digest_of(content)
 
     def count(self, role: Role) -> int:
         """Keys in the files of a role."""
@@ -123,7 +123,7 @@ class Manifest:
     def to_bytes(self) -> bytes:
         saves = [{**asdict(save), "digest": save.digest} for save in self.saves]
         content = {"format": FORMAT, **asdict(self.header), "saves": saves}
-        return (json.dumps({**content, "checksum": _sha256(content)}, indent=1) + "\n").encode()
+        return (json.dumps({**content, "checksum": digest_of(content)}, indent=1) + "\n").encode()
 
     @staticmethod
     def from_bytes(content: bytes, path: Path) -> Manifest:
@@ -138,7 +138,7 @@ class Manifest:
             raise UserError(f"checkpoint: '{path}' is damaged or no manifest; use another checkpoint") from None
         if form != FORMAT:
             raise UserError(f"checkpoint: '{path}' has format {form}, and this version reads {FORMAT}; use its version")
-        if checksum != _sha256({"format": form, **tree}):
+        if checksum != digest_of({"format": form, **tree}):
             raise UserError(f"checkpoint: '{path}' is damaged (its checksum differs); use another copy or checkpoint")
         try:
             return _parse(tree)
@@ -173,7 +173,8 @@ def require_manifest(folder: str | Path) -> Manifest:
     return manifest
 
 
-def _sha256(content: Any) -> str:
+def digest_of(content: Any) -> str:
+    """sha256 of the content as JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -24,6 +24,7 @@ from nestlab.embedding.checkpoint.manifest import (
     Manifest,
     Save,
     TableEntry,
+    digest_of,
     parse_save,
     read_manifest,
 )
@@ -35,7 +36,7 @@ from nestlab.errors import UserError
 from nestlab.files import write_atomic
 
 _SCRATCH = ".tmp-"
-_OURS = re.compile(rf"({re.escape(_SCRATCH)})?{FOLDER.pattern}")
+_OURS = re.compile(rf"{FOLDER.pattern}|{re.escape(_SCRATCH)}\d{{6}}\.\d+-of-\d+")
 _MANIFEST_SCRATCH = re.compile(rf"\.{re.escape(NAME)}\..*\.tmp")
 
 
@@ -100,7 +101,8 @@ def save_shard(
             _check_continues(store, base, folder)
         store.flush()
         number = base.last.number + 1 if base else 1
-        files = _write(store, folder, f"{number:06d}.{shard}-of-{of}", incremental)
+        since = store.save_point.batches if incremental else None
+        files = _write(pieces(store, since), folder, number, (shard, of))
     result = Save(
         number=number,
         kind="increment" if incremental else "full",
@@ -165,28 +167,29 @@ def header_of(store: EmbeddingStore) -> Header:
     return Header(dtype, store.optimizer.name, store.seed, {"admit": rules.admit, "evict": rules.evict}, tables)
 
 
-def _write(store: EmbeddingStore, folder: Path, name: str, incremental: bool) -> tuple[FileEntry, ...]:
-    scratch = new_folder(folder / f"{_SCRATCH}{name}")
+def _write(content: Iterator[Piece], folder: Path, number: int, who: tuple[int, int]) -> tuple[FileEntry, ...]:
+    """The folder's name says what is in it, so that a shard that writes twice before publishing overwrites nothing."""
+    stem = f"{number:06d}.{who[0]}-of-{who[1]}"
+    scratch = new_folder(folder / f"{_SCRATCH}{stem}")
     try:
-        since = store.save_point.batches if incremental else None
-        files = tuple(_write_piece(scratch, name, piece, i) for i, piece in enumerate(pieces(store, since)))
+        files = [_write_piece(scratch, piece, i, who) for i, piece in enumerate(content)]
+        name = f"{stem}.{digest_of([asdict(file) for file in files])[:12]}"
         put_in_place(scratch, folder / name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return files
+    return tuple(replace(file, path=f"{name}/{file.path}") for file in files)
 
 
-def _write_piece(scratch: Path, name: str, piece: Piece, number: int) -> FileEntry:
-    shard, of = map(int, name.split(".")[1].split("-of-"))
+def _write_piece(scratch: Path, piece: Piece, number: int, who: tuple[int, int]) -> FileEntry:
     if piece.role == "rows":
-        _check_owner(piece, shard, of)
+        _check_owner(piece, *who)
     file = f"{number:06d}-{piece.role}.safetensors"
     content = to_safetensors({key: np.ascontiguousarray(array) for key, array in piece.arrays.items()})
     return FileEntry(
-        path=f"{name}/{file}",
+        path=file,
         role=piece.role,
         tables=piece.tables,
-        shard=shard,
+        shard=who[0],
         rows=piece.rows,
         bytes=len(content),
         sha256=write_file(scratch / file, content),
@@ -222,6 +225,10 @@ def _check_together(folder: Path, shards: list[ShardFiles], base: Manifest | Non
         same = replace(part.save, files=(), seconds=0.0) == replace(first.save, files=(), seconds=0.0)
         if not same or (part.header, part.base) != (first.header, first.base):
             raise UserError(f"publish: shard {part.shard} was not saved together with shard 0; save all of them again")
+        for file in part.save.files:
+            path = folder / file.path
+            if not path.is_file() or path.stat().st_size != file.bytes:
+                raise UserError(f"publish: '{path}' is not as shard {part.shard} wrote it; save again")
     if first.base != (base.last.digest if base else ""):
         raise UserError(f"publish: another save into '{folder}' was published meanwhile; save again")
 
