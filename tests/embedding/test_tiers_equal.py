@@ -1,6 +1,7 @@
 """Every tier, policy and rule, in any order, learns what `Direct` learns in the plain order: to the bit.
 
-The eight hazards of docs/design.md 4.2, and what was broken on purpose to see this fail:
+What was broken on purpose to see it fail, for each of the eight hazards of docs/design.md 4.2, is in test_hazards.py,
+where it is broken anew each time.
 """
 
 from __future__ import annotations

@@ -87,6 +87,8 @@ class TableRun:
                 self.store.evict()
             case Stage.RETRIEVE | Stage.COMMIT | Stage.WRITEBACK | Stage.RELEASE:
                 getattr(self.store, stage.lower())(self.held[t])
+                if stage is Stage.RELEASE:
+                    del self.held[t]
             case _:
                 pass
 
@@ -101,10 +103,12 @@ class TableRun:
         return [torch.tanh(3 * rows) + 0.01 * (t % 5) for rows in self.rows.pop(t)]
 
 
-def train(batches: list[list[KeySet]], flags: Techniques, kind: str, *, dtype=torch.float32, executor=None, **options):
-    """The store after all batches, under the flags' own schedule."""
-    store = EmbeddingStore(TABLES, optimizer(kind, lr=0.1), seed=3, dtype=dtype, tiers=Tiers.of(flags), **options)
-    run, progress = TableRun(store, batches), Progress(build(flags), executor or Inline())
+def train(
+    batches: list[list[KeySet]], flags: Techniques, kind: str, *, dtype=torch.float32, executor=None, schedule=None
+):
+    """The store after all batches; `schedule` None stands for the flags' own."""
+    store = EmbeddingStore(TABLES, optimizer(kind, lr=0.1), seed=3, dtype=dtype, tiers=Tiers.of(flags))
+    run, progress = TableRun(store, batches), Progress(schedule or build(flags), executor or Inline())
     while progress.advance(run.perform) is not None:
         pass
     return store
