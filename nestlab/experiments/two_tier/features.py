@@ -67,10 +67,10 @@ def measure(settings: Settings) -> pd.DataFrame:
     """A row a setting and repetition (a seed each).
 
     Columns: rule, value, unit, repetition, seed, steps; rows, index_bytes, record_bytes, rules_bytes (what the rules
-    themselves keep), total_bytes, refused_share (of the look-ups of unique keys in training), evicted_rows, auc,
-    auc_low, auc_high (95 % over resampled held-out rows), log_loss_nats, step_ms (median); as_by_hand (the keys with
-    a row are those of the rules worked in plain Python; None for a sketch, whose counts are estimates),
-    refused_read_default (ids without a row read the constant, and are in no export); how_obtained.
+    themselves keep), disk_bytes (0), total_bytes, refused_share (of the look-ups of unique keys in training),
+    evicted_rows, auc, auc_low, auc_high (95 % over resampled held-out rows), log_loss_nats, step_ms (median);
+    as_by_hand (the keys with a row are those of the rules worked in plain Python; None for a sketch, whose counts are
+    estimates), refused_read_default (ids without a row read the constant, and are in no export); how_obtained.
     """
     stream = open_stream(settings)
     counted, chosen = list(occurrences(stream.train)), choose(settings, len(stream.train))
@@ -174,8 +174,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
     first = frame.groupby(["rule", "value", "unit"], sort=False).mean(numeric_only=True).reset_index()
     with plotting.style():
         figure = plotting.new_figure(10, 4.4)
-        meta = {"dataset": title, "how": "measured"}
-        figure.suptitle(plotting.titled("Features come and go", meta), x=0.01, ha="left", fontsize=10)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         sizes, refused = figure.subplots(1, 2, width_ratios=(1.6, 1))
         _draw_sizes(sizes, first)
         _draw_refused(refused, first)

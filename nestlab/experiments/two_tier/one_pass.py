@@ -62,11 +62,11 @@ def distinct_ids(batches: tuple[Batch, ...]) -> list[np.ndarray]:
     return [np.unique(np.concatenate(list(part))) for part in parts]
 
 
-def rounds(settings: Settings, most: int = 3) -> Iterator[int]:
-    """Numbers of repetitions 0, 1, …: one at least, then as long as another one fits into `settings.seconds`."""
+def rounds(settings: Settings, most: int = 3, least: int = 1) -> Iterator[int]:
+    """Numbers of repetitions 0, 1, …: at least `least`, then as long as another one fits into `settings.seconds`."""
     started = time.perf_counter()
     for number in range(most):
         yield number
         spent = time.perf_counter() - started
-        if spent * (number + 2) / (number + 1) > settings.seconds:
+        if number + 1 >= least and spent * (number + 2) / (number + 1) > settings.seconds:
             return

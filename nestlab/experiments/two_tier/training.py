@@ -103,14 +103,13 @@ def quality(pipeline: Pipeline, heldout: Iterable[Batch], seed: int = 0) -> dict
 
 
 def table_size(store: EmbeddingStore) -> dict[str, int]:
-    """rows in use now, and the bytes that keep them: index, records, what admission and eviction note."""
+    """rows in use now, and the bytes that keep them: index, records (host memory), rules (what admission and eviction
+    note), disk."""
     sizes = store.nbytes()
-    noted = [host.admission.nbytes for host in store.hosts if host.admission is not None]
-    scored = [host for host in store.hosts if host.eviction is not None and host.eviction.stats is not None]
-    noted += [host.eviction.stats.nbytes(host.rows.ever) for host in scored]
     return {
         "rows": sum(len(host.index) for host in store.hosts),
         "index_bytes": sizes["index"],
         "record_bytes": sizes["records"],
-        "rules_bytes": sum(noted),
+        "rules_bytes": sizes["features"],
+        "disk_bytes": store.disk_bytes,
     }
