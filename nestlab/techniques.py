@@ -229,7 +229,20 @@ def _text(value: Any) -> str:
 
 
 # The articles' own configurations. Each issue that builds a mechanism adds the preset it completes.
-PRESETS = {"plain": Techniques()}
+# Where an article leaves a size open it is ours: a tenth of the rows in slots. Both sources name admission and eviction
+# without a figure, or have them off by default: off.
+PRESETS = {
+    "plain": Techniques(),
+    "jd": Techniques(
+        device_tier="slot_cache",
+        cache_policy="lru",
+        cache_slots=0.1,
+        pipeline_depth=5,
+        index_buckets=256,
+        index_threads=2,
+    ),
+    "recsdk": Techniques(device_tier="slot_cache", cache_policy="clock", cache_slots=0.1, pipeline_depth=6),
+}
 
 
 def preset(name: str) -> Techniques:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nestlab.errors import NotAvailableYet, UserError
+from nestlab.pipeline import build
 from nestlab.techniques import PRESETS, Techniques, preset, table
 
 pytestmark = pytest.mark.core
@@ -83,4 +84,13 @@ def test_parse_of_defaults_is_plain():
 def test_unknown_preset():
     with pytest.raises(UserError, match="no preset 'nestpipe' yet; there are: plain"):
         preset("nestpipe")
-    assert list(PRESETS) == ["plain"]
+    assert list(PRESETS) == ["plain", "jd", "recsdk"]
+
+
+def test_presets_have_the_stages_of_their_articles():
+    """jd: five batches in flight, two-level retrieval; recsdk: six, with PLAN and POST on their own."""
+    jd, recsdk = preset("jd"), preset("recsdk")
+    assert (jd.pipeline_depth, jd.index_buckets > 1, recsdk.pipeline_depth) == (5, True, 6)
+    assert recsdk.cache_policy == "clock" and jd.exactness() == recsdk.exactness() == "exact"
+    assert {"POST", "PLAN", "RETRIEVE"} <= {entry.stage for entry in build(recsdk).entries}
+    assert "PREPARE" in {entry.stage for entry in build(jd).entries}

@@ -1,0 +1,147 @@
+"""RecSDK's six stages and JD's five, as they ran: a row a stage of the article, a bar a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nestlab import plotting
+from nestlab.experiments import claims
+from nestlab.experiments.two_tier.one_pass import open_stream
+from nestlab.experiments.two_tier.prefetch import LINK, bytes_a_row
+from nestlab.experiments.two_tier.settings import Settings
+from nestlab.experiments.two_tier.setups import EMULATED, Setup
+from nestlab.techniques import preset
+from nestlab.tracing import Trace
+
+# The article's names, and which of our stages each is. JD's article counts five without listing them: our reading.
+_COMPUTE = ("EMB_EXCHANGE", "FORWARD", "BACKWARD", "GRAD_EXCHANGE", "DENSE_REDUCE")
+STAGES = {
+    "recsdk": {
+        "load": ("LOAD", "H2D"),
+        "All2All": ("ROUTE",),
+        "post-processing": ("POST",),
+        "swap computation": ("PLAN", "EVICT"),
+        "host look-up, swap-out": ("RETRIEVE", "COMMIT", "WRITEBACK"),
+        "compute": (*_COMPUTE, "UPDATE", "RELEASE"),
+    },
+    "jd": {
+        "read, parse": ("LOAD", "H2D"),
+        "deduplicate, route": ("ROUTE",),
+        "pull from host memory": ("PREPARE", "COMMIT"),
+        "forward, backward": _COMPUTE,
+        "update, write back": ("UPDATE", "WRITEBACK", "RELEASE"),
+    },
+}
+_STEPS = 12  # traced
+_SHOWN = 4  # drawn
+_SIX = "RS-A-005"
+
+
+def traces(settings: Settings) -> dict[str, Trace]:
+    """A short training of each preset, a thread a lane, over the emulated link."""
+    stream = open_stream(settings)
+    skip = 8 if settings.seconds < 10 else 24
+    found = {}
+    for name in STAGES:
+        setup = Setup(preset(name), link=LINK, seed=settings.seed, device=settings.device)
+        pipeline, found[name] = setup.trace(stream, _STEPS, skip)
+        found[name].meta.update({"preset": name, **bytes_a_row(pipeline, found[name])})
+    return found
+
+
+def measure(settings: Settings) -> pd.DataFrame:
+    """The events of `traces` (see `table`)."""
+    return table(traces(settings))
+
+
+def table(found: dict[str, Trace]) -> pd.DataFrame:
+    """A row an event.
+
+    Returns:
+        columns preset, article_stage, stage (ours), lane, batch, start_ms, end_ms (from the first traced action),
+        device_bytes_a_row, host_bytes_a_row (of the tables), how.
+    """
+    rows = []
+    for name, trace in found.items():
+        article = {ours: theirs for theirs, stages in STAGES[name].items() for ours in stages}
+        same = {part: trace.meta[part] for part in ("device_bytes_a_row", "host_bytes_a_row", "how")}
+        for event in trace.events:
+            times = {
+                "start_ms": (event.start_ns - trace.origin_ns) / 1e6,
+                "end_ms": (event.end_ns - trace.origin_ns) / 1e6,
+            }
+            said = {"preset": name, "article_stage": article.get(event.stage), "stage": event.stage}
+            rows.append({**said, "lane": event.lane, "batch": event.batch, **times, **same})
+    return pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame, title: str) -> Figure:
+    """A panel a preset: rows are the article's stages, bars the batches in them; shades tell neighbours apart."""
+    presets = list(dict.fromkeys(frame["preset"]))
+    heights = [len(STAGES[name]) for name in presets]
+    with plotting.style():
+        figure = plotting.new_figure(10.0, 1.4 + 0.42 * sum(heights) + 0.5 * len(presets))
+        grid = figure.subplots(len(presets), 1, height_ratios=heights, squeeze=False)
+        for axes, name in zip(grid[:, 0], presets, strict=True):
+            _panel(axes, name, frame[frame["preset"] == name])
+        grid[-1, 0].set_xlabel("time in ms; the number is the batch")
+        figure.suptitle(f"{title}\n{EMULATED}: {LINK}, host to device and back", x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def _panel(axes: Axes, name: str, frame: pd.DataFrame) -> None:
+    begin, end = _window(frame)
+    shown = frame[(frame["end_ms"] > begin) & (frame["start_ms"] < end)]
+    rows = list(STAGES[name])
+    for event in shown.itertuples():
+        colour = plotting.PALETTE[_SHADES[event.batch % len(_SHADES)]]
+        y, left, right = rows.index(event.article_stage), max(event.start_ms, begin), min(event.end_ms, end)
+        axes.barh(y, right - left, 0.8, left=left - begin, color=colour, edgecolor=plotting.INK, linewidth=0.3)
+    for (stage, batch), part in shown.groupby(["article_stage", "batch"]):
+        longest = part.loc[(part["end_ms"] - part["start_ms"]).idxmax()]
+        middle = (max(longest["start_ms"], begin) + min(longest["end_ms"], end)) / 2 - begin
+        if longest["end_ms"] - longest["start_ms"] > 0.02 * (end - begin):
+            colour = plotting.text_colour(plotting.PALETTE[_SHADES[batch % len(_SHADES)]])
+            axes.text(middle, rows.index(stage), f"{batch}", ha="center", va="center", fontsize=7, color=colour)
+    axes.set_yticks(range(len(rows)), [f"{number}  {stage}" for number, stage in enumerate(rows, 1)])
+    axes.set(xlim=(0, end - begin), ylim=(len(rows) - 0.5, -0.5))
+    axes.grid(False, axis="y")
+    axes.set_title(f"preset {name}")
+
+
+_SHADES = ("blue", "orange", "green", "sky", "vermilion", "yellow", "purple")
+
+
+def _window(frame: pd.DataFrame) -> tuple[float, float]:
+    """From the update of one batch to that of `_SHOWN` batches later, in the middle of the trace."""
+    ends = frame[frame["stage"] == "UPDATE"].set_index("batch")["end_ms"].sort_index()
+    first = max(0, (len(ends) - _SHOWN) // 2)
+    return ends.iloc[first], ends.iloc[min(first + _SHOWN, len(ends) - 1)]
+
+
+def in_flight(frame: pd.DataFrame) -> int:
+    """The most batches that were between their LOAD and their UPDATE at one moment."""
+    begun = frame[frame["stage"] == "LOAD"].groupby("batch")["start_ms"].min()
+    ended = frame[frame["stage"] == "UPDATE"].groupby("batch")["end_ms"].max()
+    moments: Iterable[float] = begun.to_numpy()
+    return max((int(np.sum((begun <= at) & (ended.reindex(begun.index) > at))) for at in moments), default=0)
+
+
+def stages_seen(frame: pd.DataFrame) -> list[str]:
+    """The article's stages in which something ran."""
+    return list(dict.fromkeys(frame["article_stage"].dropna()))
+
+
+def answers(frame: pd.DataFrame) -> list[dict]:
+    """RS-A-005: the stages in RecSDK's timeline, counted."""
+    shown = frame[frame["preset"] == "recsdk"]
+    seen = stages_seen(shown)
+    if shown["article_stage"].isna().any():
+        raise AssertionError(f"stages without a name in the article: {sorted(set(shown['stage']) - set(seen))}")
+    note = f"{', '.join(seen)}; up to {in_flight(shown)} batches in flight"
+    return [{"claim_id": claims.claim(_SIX).id, "obtained": len(seen), "how": "measured", "note": note}]
