@@ -20,7 +20,7 @@ INT64 = np.iinfo(np.int64)
 ID = st.one_of(st.sampled_from([INT64.min, INT64.max]), st.integers(-6, 6))
 TABLES = (TableConfig("a", 2), TableConfig("b", 2, evict_after=4))
 OCCURRENCES = st.dictionaries(
-    st.tuples(st.integers(0, 1), ID), st.tuples(st.integers(1, 3), st.integers(0, 2)), max_size=12
+    st.tuples(st.integers(0, 1), ID), st.tuples(st.integers(1, 2), st.integers(0, 1)), max_size=12
 )
 
 
@@ -73,7 +73,7 @@ class Reference:
     st.sampled_from([KeyIndex, lambda: BucketedIndex(1, buckets=4)]),
 )
 def test_victims_equal_plain_python(batches, evict, share, make):
-    """A round every other batch. Weights are powers of two, so that sums are exact in any order.
+    """A round every third batch. Weights are powers of two, so that sums are exact in any order.
 
     Broken on purpose: ties by row instead of by id, scores of victims not cleared, the previous batch's rows taken,
     one age for all tables: each fails here.
@@ -86,7 +86,7 @@ def test_victims_equal_plain_python(batches, evict, share, make):
         book.seen(rows, number)
         asked.used(rows, keys)
         reference.used(keys, number)
-        if number % 2 == 0:
+        if number % 3 == 0:
             gone, rows = asked.victims(index, book.last_seen[: book.ever], number)
             assert named(gone) == reference.victims(number)
             assert (index.remove(gone) == rows).all()
