@@ -12,7 +12,7 @@ from nestlab.embedding.host.tier import HostTier
 from nestlab.errors import UserError
 from nestlab.host import memory_bytes
 
-_CHUNK_BYTES = 1 << 20  # of records written at once: they are pinned together, which a small host tier must bear
+_CHUNK_BYTES = 1 << 20  # of records written at once; over a disk tier, no more than host memory holds
 
 
 def locate(store: EmbeddingStore, table: str) -> tuple[TableGroup, int]:
@@ -57,7 +57,8 @@ def write(store: EmbeddingStore, table: str, weight: Tensor | None, state: Tenso
         return
     store.flush()
     size = len(weight) if weight is not None else len(state)
-    step = max(1, _CHUNK_BYTES // (group.record_width * store.dtype.itemsize))
+    memory = store.hosts[group.number].memory
+    step = max(1, min(len(memory.array), _CHUNK_BYTES // memory.record_bytes))
     for first in range(0, size, step):
         span = slice(first, min(first + step, size))
         parts = [None if t is None else t[span].detach().to("cpu", store.dtype) for t in (weight, state)]
@@ -103,5 +104,5 @@ def _refuse_too_large(store: EmbeddingStore, table: str, size: int, width: int) 
     if needed > there:
         raise UserError(
             f"table '{table}': torchrec's state dict has all {size:,} rows at once, {needed:,} bytes with a copy, "
-            f"and there are {there:,}; save the store itself"
+            f"and there are {there:,}; use nestlab.embedding.checkpoint.save(module.store, folder)"
         )

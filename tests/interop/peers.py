@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,14 @@ from nestlab.embedding import SGD, Adagrad, LazyAdam, RowOptimizer, RowWiseAdagr
 IDS, SIZE = 100, 7
 SLOTS = 120  # of 200 rows and more in the larger group; two batches of it have up to 110
 RTOL, ATOL = 2e-5, 2e-6  # of float32 losses and rows after some tens of steps; torch fuses a product into its sum
+_DISK = tempfile.TemporaryDirectory()
+HOST = 16 << 10  # bytes: with Adam's states, 136 of the 200 records and more
 
 TIERS = [
     pytest.param(Tiers(), id="direct"),
     pytest.param(Tiers("dual_buffer"), id="dual_buffer"),
     *(pytest.param(Tiers("slot_cache", policy, SLOTS), id=policy) for policy in ("clock", "lru", "lfu")),
+    pytest.param(Tiers("slot_cache", "lru", SLOTS, disk=_DISK.name, host_capacity=HOST), id="lru-disk"),
 ]
 
 

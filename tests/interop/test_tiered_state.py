@@ -20,7 +20,7 @@ from peers import (
     tables_of,
 )
 
-from nestlab.embedding import SGD, LazyAdam, Tiers
+from nestlab.embedding import SGD, LazyAdam, Tiers, checkpoint
 from nestlab.embedding.features import FeatureRules
 from nestlab.errors import UserError
 from nestlab.interop import tiered_records
@@ -282,6 +282,20 @@ def test_imported_rows_are_admitted():
     assert not torch.equal(
         tables_of(module)["embedding_bags.user.weight"], tables_of(theirs)["embedding_bags.user.weight"]
     )
+
+
+def test_an_increment_holds_what_was_imported(tmp_path):
+    """To a checkpoint, imported rows are changed rows. Broken once: their last use was that of the last batch."""
+    pair = pairs()["adagrad"]
+    first, second = tiered(pair), tiered(pair)
+    step(first, kjt(1))
+    checkpoint.save(first.store, tmp_path / "tables")
+    _, theirs = bag_collections(pair)
+    first.load_state_dict(theirs.state_dict())
+    checkpoint.save(first.store, tmp_path / "tables", incremental=True)
+    checkpoint.load(second.store, tmp_path / "tables")
+    assert_same(tables_of(second), tables_of(theirs))
+    assert_same(states_of(second), states_of(first))
 
 
 def test_adams_bias_correction_goes_on():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from peers import (
@@ -29,7 +30,8 @@ from peers import (
     values,
 )
 
-from nestlab.embedding import SGD, Tiers
+from nestlab.embedding import SGD, KeySet, Tiers
+from nestlab.embedding.features import FeatureRules
 from nestlab.errors import UserError
 
 pytestmark = pytest.mark.core
@@ -102,12 +104,14 @@ def test_bit_equal_where_the_arithmetic_is_the_same():
 @pytest.mark.parametrize("tiers", TIERS[2:])
 def test_the_cache_is_smaller_than_the_tables(tiers):
     """What the tests over slot caches rest on: rows leave, are written back, and come again."""
-    ours, _ = bag_collections(pairs()["adagrad"], tiers)
+    ours, _ = bag_collections(pairs()["lazy_adam"], tiers)
     for seed in range(STEPS):
         step(ours, kjt(seed))
     counters = ours.store.counters
     again = counters.misses - counters.inserts  # misses of rows that are no news: they had left
     assert min(counters.hits, counters.writebacks, again) > 20
+    host = ours.store.hosts[0]
+    assert not ours.store.options.disk or len(host.memory.array) < host.rows.used
 
 
 def reference(tiers: Tiers, play) -> dict[str, torch.Tensor]:
@@ -176,6 +180,47 @@ def test_evaluation_changes_nothing(tiers):
         waiting.backward(), same.backward()
     assert_same(tables_of(ours), tables_of(twin))
     assert ours.store.counters == twin.store.counters
+
+
+def one_bag(ids: list[int]):
+    from torchrec import KeyedJaggedTensor
+
+    return KeyedJaggedTensor(["user"], torch.tensor(ids), lengths=torch.tensor([len(ids)]))
+
+
+@pytest.mark.parametrize("device_tier", ["direct", "dual_buffer", "slot_cache"])
+def test_admission_counts_a_batch_once_and_a_refused_id_learns_nothing(device_tier):
+    """Also where a backward comes after the next forward. Broken once: counted again when the rows are asked for again
+    (id 7 got a row too early), and once: the gradient of a refused look-up applied after the id's admission."""
+    from nestlab.interop.torchrec import TieredEmbeddingBagCollection
+
+    rules = FeatureRules(admit="count", admit_threshold=4, default_value=0.5)
+    module = TieredEmbeddingBagCollection(bags()[:1], SGD(0.1), Tiers(device_tier, cache_slots=20, features=rules))
+    first = module(one_bag([7, 5, 5]))  # 7: 1, 5: 2, both refused
+    assert torch.equal(first.values(), torch.full((1, 8), 1.5))
+    second = module(one_bag([7, 5, 5]))  # 7: 2, 5: admitted
+    new = module.store.full_weight("user", [5])
+    first.values().sum().backward()
+    assert module.store.export("user")["ids"].tolist() == [5]
+    assert torch.equal(module.store.full_weight("user", [5]), new)
+    second.values().sum().backward()
+    torch.testing.assert_close(module.store.full_weight("user", [5]), new - 0.2)
+    assert module.store.export("user")["ids"].tolist() == [5]
+    module(one_bag([7]))  # 7: 3
+    assert module.store.hosts[0].find(KeySet(np.array([7]), np.array([0, 1]))).tolist() == [-1]
+    module(one_bag([7]))
+    assert module.store.hosts[0].find(KeySet(np.array([7]), np.array([0, 1]))).tolist() >= [0]
+
+
+def test_rows_are_given_up_by_the_rules():
+    from nestlab.interop.torchrec import TieredEmbeddingBagCollection
+
+    rules = FeatureRules(evict="age", evict_after=5, evict_every=10)
+    module = TieredEmbeddingBagCollection(bags()[:1], SGD(0.1), Tiers(features=rules))
+    for number in range(30):
+        module(one_bag([number, 1000])).values().sum().backward()
+    ids = module.store.export("user")["ids"].tolist()
+    assert module.store.counters.evicted > 10 and 1000 in ids and 0 not in ids and 29 in ids
 
 
 def test_a_batch_without_ids_and_features_without_a_part_in_the_loss():
