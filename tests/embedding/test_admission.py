@@ -219,7 +219,7 @@ def test_states_of_other_rules_are_refused():
 
 def test_route_counts_shows_and_clicks():
     """Two features share a table; the sample of an occurrence is its bag's. Broken on purpose: with bags taken for
-    samples (no modulo) labels are read beyond the batch."""
+    samples (no return to the first one after each feature) labels are read beyond the batch."""
     rng = np.random.default_rng(11)
     size, features = 40, ("x", "y", "z")
     lengths = rng.integers(0, 4, len(features) * size)

@@ -34,13 +34,14 @@ def tally(positions, lengths, labels, counts, clicks):
 
     positions: [nnz] int64, feature-major; lengths: [F·B] int64, bags in the same order; labels: [B] float32.
     """
-    at = 0
+    at, sample = 0, 0
     for bag in range(lengths.size):
-        label = np.float64(labels[bag % labels.size])
+        label = np.float64(labels[sample])
         for _ in range(lengths[bag]):
             counts[positions[at]] += 1
             clicks[positions[at]] += label
             at += 1
+        sample = sample + 1 if sample + 1 < labels.size else 0
 
 
 @jit
