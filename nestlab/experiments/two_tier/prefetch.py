@@ -52,9 +52,10 @@ def measure(settings: Settings) -> pd.DataFrame:
 
     Returns:
         columns tier, depth, link, how; step_ms (median over all blocks), step_ms_low, step_ms_high (10th and 90th
-        percentile of the blocks' medians), blocks, steps; retrieval_ms (a step: PREPARE or its parts, COMMIT,
-        WRITEBACK), exposed_retrieval_ms (a step: compute waits for them), hit_rate, bytes_in, bytes_out (a step),
-        rows, peak_device_bytes (accounted), device_bytes_a_row, host_bytes_a_row (of the tables).
+        percentile of the blocks' medians), blocks, steps; of a training that is traced: retrieval_ms (a step: PREPARE
+        or its parts, COMMIT, WRITEBACK), exposed_retrieval_ms (a step: compute waits for them), exposed_share (of all
+        its time), hit_rate, bytes_in, bytes_out (a step), rows, peak_device_bytes (accounted), device_bytes_a_row,
+        host_bytes_a_row (of the tables).
     """
     stream = open_stream(settings)
     runs = [_start(setup, stream) for setup in setups(settings)]
@@ -117,13 +118,15 @@ def _traced(setup: Setup, stream: Stream, settings: Settings) -> dict:
     """Where the compute lane waited, bytes a step, and the peak of what is held."""
     skip = 8 if settings.seconds < 10 else 40
     pipeline, trace = setup.trace(stream, _TRACED, skip)
-    steps = summary(trace)["steps"]
+    figures = summary(trace)
+    steps = figures["steps"]
     exposed = exposed_time(trace).set_index("stage")["exposed_ms"].reindex(RETRIEVAL).fillna(0).sum()
     spent = sum(event.duration_ns for event in trace.events if event.stage in RETRIEVAL) / 1e6
     counters = pipeline.model.embedding.counters
     return {
         "retrieval_ms": spent / steps,
         "exposed_retrieval_ms": float(exposed) / steps,
+        "exposed_share": float(exposed) / figures["span_ms"],
         "hit_rate": counters.hits / max(1, counters.hits + counters.misses),
         "bytes_in": counters.bytes_in / counters.batches,
         "bytes_out": counters.bytes_out / counters.batches,
@@ -168,7 +171,7 @@ def _bars(axes: Axes, frame: pd.DataFrame) -> None:
     for tier, lines in frame.groupby("tier", sort=False):
         start = places[-1] + 1.6 if places else 0.0
         at = [start + i for i in range(len(lines))]
-        waits = lines["exposed_retrieval_ms"].clip(upper=lines["step_ms"])
+        waits = lines["exposed_share"] * lines["step_ms"]
         labels = ("the rest of the step", "compute waits for retrieval") if first else (None, None)
         axes.bar(at, lines["step_ms"] - waits, 0.8, label=labels[0], **plotting.bar_style(0))
         axes.bar(at, waits, 0.8, bottom=lines["step_ms"] - waits, label=labels[1], **plotting.bar_style(1))

@@ -96,22 +96,44 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
 
 def _panel(axes: Axes, name: str, frame: pd.DataFrame) -> None:
     begin, end = _window(frame)
-    shown = frame[(frame["end_ms"] > begin) & (frame["start_ms"] < end)]
+    shown = frame[(frame["end_ms"] > begin) & (frame["start_ms"] < end)].copy()
+    shown["left"], shown["right"] = shown["start_ms"].clip(lower=begin) - begin, shown["end_ms"].clip(upper=end) - begin
     rows = list(STAGES[name])
-    for event in shown.itertuples():
-        colour = plotting.PALETTE[_SHADES[event.batch % len(_SHADES)]]
-        y, left, right = rows.index(event.article_stage), max(event.start_ms, begin), min(event.end_ms, end)
-        axes.barh(y, right - left, 0.8, left=left - begin, color=colour, edgecolor=plotting.INK, linewidth=0.3)
-    for (stage, batch), part in shown.groupby(["article_stage", "batch"]):
-        longest = part.loc[(part["end_ms"] - part["start_ms"]).idxmax()]
-        middle = (max(longest["start_ms"], begin) + min(longest["end_ms"], end)) / 2 - begin
-        if longest["end_ms"] - longest["start_ms"] > 0.02 * (end - begin):
-            colour = plotting.text_colour(plotting.PALETTE[_SHADES[batch % len(_SHADES)]])
-            axes.text(middle, rows.index(stage), f"{batch}", ha="center", va="center", fontsize=7, color=colour)
+    for y, stage in enumerate(rows):
+        of_stage = shown[shown["article_stage"] == stage]
+        halved = _overlap(of_stage)
+        for batch, part in of_stage.groupby("batch"):
+            # Where two batches are in one stage at a time, even ones are drawn above odd ones.
+            at, height = (y - 0.2 + 0.4 * (batch % 2), 0.4) if halved else (y, 0.8)
+            _bars(axes, part, at, height)
+            _label(axes, part, at, end - begin)
     axes.set_yticks(range(len(rows)), [f"{number}  {stage}" for number, stage in enumerate(rows, 1)])
     axes.set(xlim=(0, end - begin), ylim=(len(rows) - 0.5, -0.5))
     axes.grid(False, axis="y")
     axes.set_title(f"preset {name}")
+
+
+def _bars(axes: Axes, part: pd.DataFrame, y: float, height: float) -> None:
+    colour = plotting.PALETTE[_SHADES[part["batch"].iloc[0] % len(_SHADES)]]
+    widths = part["right"] - part["left"]
+    axes.barh([y] * len(part), widths, height, part["left"], color=colour, edgecolor=plotting.INK, linewidth=0.3)
+
+
+def _label(axes: Axes, part: pd.DataFrame, y: float, span: float) -> None:
+    """The batch's number on its longest bar, or right of it where that is short."""
+    longest = part.loc[(part["right"] - part["left"]).idxmax()]
+    look = {"va": "center", "fontsize": 7, "clip_on": True}
+    if longest["right"] - longest["left"] > 0.02 * span:
+        colour = plotting.text_colour(plotting.PALETTE[_SHADES[longest["batch"] % len(_SHADES)]])
+        axes.text((longest["left"] + longest["right"]) / 2, y, f"{longest['batch']}", ha="center", color=colour, **look)
+    elif part["right"].max() < 0.985 * span:
+        axes.text(part["right"].max() + 0.003 * span, y, f"{longest['batch']}", ha="left", **look)
+
+
+def _overlap(frame: pd.DataFrame) -> bool:
+    """Whether two batches are in this stage at one time."""
+    spans = frame.groupby("batch")[["start_ms", "end_ms"]].agg({"start_ms": "min", "end_ms": "max"}).sort_index()
+    return bool((spans["start_ms"].to_numpy()[1:] < spans["end_ms"].to_numpy()[:-1]).any())
 
 
 _SHADES = ("blue", "orange", "green", "sky", "vermilion", "yellow", "purple")
