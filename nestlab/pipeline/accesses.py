@@ -49,22 +49,17 @@ def only(batch: int, other: int) -> RowClass:
 
 
 def new_keys(batch: int) -> RowClass:
-    """K(t) without the keys of every earlier batch; a key that was evicted and comes back is a new one."""
+    """K(t) without the keys of every earlier batch.
+
+    A key that was evicted and comes back is a new one, and so is its row: the store gives a row to another key only
+    when the batches that were in flight at its eviction are released.
+    """
     return RowClass(inside=(batch,), unseen_before=batch)
 
 
 def victims(batch: int) -> RowClass:
     """What leaves the slot cache for batch t: rows outside K(t) ∪ K(t−1)."""
     return RowClass(outside=(batch, batch - 1))
-
-
-def reused(batch: int) -> RowClass:
-    """Rows that new keys of t take over from evicted ones.
-
-    EVICT(s) takes keys outside K(s) ∪ K(s−1), and their rows stay in quarantine until s + 2: what batch t reuses was
-    last used by t−4 or before.
-    """
-    return RowClass(outside=(batch - 1, batch - 2, batch - 3))
 
 
 class Resource(NamedTuple):
@@ -118,31 +113,29 @@ def writes_rows(resource: Resource, rows: RowClass) -> list[Access]:
     return [Access(resource, write=True, rows=rows)]
 
 
-def direct_accesses(key: Key, evicts: bool = False, foresees: bool = False) -> list[Access]:
+def direct_accesses(key: Key, foresees: bool = False) -> list[Access]:
     """Reads and writes of an action where rows are read straight from the host tier (`Direct`)."""
-    return _accesses(key, _direct, evicts, foresees)
+    return _accesses(key, _direct, foresees)
 
 
-def dual_buffer_accesses(key: Key, evicts: bool = False, foresees: bool = False) -> list[Access]:
+def dual_buffer_accesses(key: Key, foresees: bool = False) -> list[Access]:
     """The same with `DualBuffer`: the buffer of batch t is the one of t−2."""
-    return _accesses(key, _dual_buffer, evicts, foresees)
+    return _accesses(key, _dual_buffer, foresees)
 
 
-def slot_cache_accesses(key: Key, evicts: bool = False, foresees: bool = False) -> list[Access]:
+def slot_cache_accesses(key: Key, foresees: bool = False) -> list[Access]:
     """The same with `SlotCache`, whose victims lie outside K(t) ∪ K(t−1)."""
-    return _accesses(key, _slot_cache, evicts, foresees)
+    return _accesses(key, _slot_cache, foresees)
 
 
 Tier = Callable[[Stage, int], list[Access]]
 
 
-def _accesses(key: Key, tier: Tier, evicts: bool, foresees: bool) -> list[Access]:
+def _accesses(key: Key, tier: Tier, foresees: bool) -> list[Access]:
     if key.stage is Stage.PREPARE:
         parts = (key._replace(stage=stage) for stage in (Stage.POST, Stage.PLAN, Stage.RETRIEVE))
-        return [access for part in parts for access in _accesses(part, tier, evicts, foresees)]
+        return [access for part in parts for access in _accesses(part, tier, foresees)]
     found = _every_tier(key) + tier(key.stage, key.batch)
-    if evicts and key.stage is Stage.RETRIEVE:
-        found += writes_rows(HOST_ROWS, reused(key.batch))
     if foresees and key.stage is Stage.ROUTE:
         found += writes(KEY_QUEUE)
     return found

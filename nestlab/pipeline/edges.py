@@ -56,7 +56,6 @@ EVICTION = (
 )
 FORESIGHT = (Edge(Stage.ROUTE, Stage.ROUTE, -1, reason="WAW the queue of keys known ahead"),)
 DIRECT = (Edge(Stage.UPDATE, Stage.EMB_EXCHANGE, -1, reason="RAW host rows"),)
-DIRECT_EVICTION = (Edge(Stage.UPDATE, Stage.RETRIEVE, -4, reason="WAW the host row of an evicted key, reused"),)
 DUAL_BUFFER = (  # the buffer of t is the one of t − 2
     Edge(Stage.RETRIEVE, Stage.COMMIT, reason="WAW buffer: commit overwrites what is stale"),
     Edge(Stage.UPDATE, Stage.COMMIT, -1, reason="RAW newest rows of K(t) ∩ K(t−1)"),
@@ -86,7 +85,7 @@ def table(shape: Shape) -> tuple[Edge, ...]:
     """The hand-written table of a step: what concerns every tier, its tier's rows, and those of its options."""
     rows = EVERY_TIER + _TABLES[shape.tier]
     if shape.evicts:
-        rows += EVICTION + (DIRECT_EVICTION if shape.tier == "direct" else ())
+        rows += EVICTION
     if shape.foresees:
         rows += FORESIGHT
     return rows if shape.split else folded(rows)

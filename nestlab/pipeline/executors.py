@@ -84,9 +84,13 @@ class Shuffled:
     def work(self, ledger: Ledger) -> Work:
         def choose(waiting: list[Action]) -> int | None:
             ready = [i for i, action in enumerate(waiting) if ledger.is_ready(action.key)]
-            return self._random.choice(ready) if ready else None
+            return self.pick(ready, waiting) if ready else None
 
         return Serial(ledger, choose)
+
+    def pick(self, ready: list[int], waiting: list[Action]) -> int:
+        """One of the places `ready` among the waiting actions."""
+        return self._random.choice(ready)
 
 
 class Serial:

@@ -67,7 +67,7 @@ class Shape:
     @property
     def accesses(self) -> Callable[[Key], list[Access]]:
         """What each action of this step reads and writes."""
-        return partial(_ACCESSES[self.tier], evicts=self.evicts, foresees=self.foresees)
+        return partial(_ACCESSES[self.tier], foresees=self.foresees)
 
     def check(self, store: EmbeddingStore) -> None:
         """Raises UserError where the store's tiers need another step than this one."""
@@ -80,6 +80,11 @@ class Shape:
         if store.options.looks_ahead and not self.foresees:
             raise UserError(
                 "pipeline: the store's cache_policy looks ahead, the schedule does not; give both the same techniques"
+            )
+        if (store.options.features.evict != "none") != self.evicts:
+            raise UserError(
+                f"pipeline: the store has evict={store.options.features.evict}, the schedule is made for "
+                f"{'another' if self.evicts else 'none'}; give both the same techniques"
             )
 
     def _has(self, stage: Stage) -> bool:

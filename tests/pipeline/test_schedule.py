@@ -16,7 +16,6 @@ from nestlab.pipeline.accesses import (
     keys_of,
     new_keys,
     only,
-    reused,
     victims,
 )
 from nestlab.pipeline.edges import plain_order, required_pairs, table, table_pairs
@@ -124,7 +123,7 @@ def test_what_the_tiers_leave_free(split):
     assert not reaches(buffers, Stage.WRITEBACK, -1, fetch) and reaches(buffers, Stage.WRITEBACK, -2, fetch)
     assert reaches(slots, Stage.WRITEBACK, -1, fetch)
     assert reaches(buffers, Stage.UPDATE, 0, Stage.WRITEBACK) and not reaches(slots, Stage.UPDATE, 0, Stage.WRITEBACK)
-    assert reaches(direct, Stage.UPDATE, -4, fetch) and not reaches(direct, Stage.UPDATE, -3, fetch)
+    assert reaches(direct, Stage.UPDATE, -1, Stage.EMB_EXCHANGE) and not reaches(direct, Stage.UPDATE, -5, fetch)
 
 
 @by_depth
@@ -220,5 +219,4 @@ def test_row_classes_of_the_design():
     assert common(2, 3).disjoint(only(2, 3))  # urgent and deferred rows
     assert new_keys(3).disjoint(keys_of(2)) and new_keys(3).disjoint(new_keys(2))
     assert victims(3).disjoint(keys_of(3)) and victims(3).disjoint(keys_of(2)) and not victims(3).disjoint(keys_of(1))
-    assert reused(5).disjoint(keys_of(2)) and not reused(5).disjoint(keys_of(1))
     assert not keys_of(2).disjoint(keys_of(3)) and not new_keys(2).disjoint(keys_of(3))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from nestlab.batch import Batch
 from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
+from nestlab.embedding.features.rules import FeatureRules
 from nestlab.models import DLRM, RecModel
-from nestlab.pipeline import Inline, Pipeline
+from nestlab.pipeline import Inline, Pipeline, Shape
 
 FEATURES = ("user", "item", "tag")
 DIM = 4
@@ -35,6 +38,27 @@ def make_model(
     return RecModel(store, DLRM(3, FEATURES, DIM, bottom=(8,), top=(8,), seed=5).to(dtype))
 
 
+def tiers_for(shape: Shape, batches: list[Batch], policy: str = "clock", **options) -> Tiers:
+    """The tiers of a shape; a slot cache as small as these batches allow, eviction of all that may go."""
+    if shape.evicts:
+        rules = FeatureRules(evict="age", evict_after=1)
+        object.__setattr__(rules, "evict_every", 1)  # users get no round more often than every tenth batch
+        options["features"] = rules
+    if shape.tier == "slot_cache":
+        policy = "oracle" if shape.foresees else policy
+        keys = [unique_keys(batch) for batch in batches]
+        slots = max(len(a | b) for a, b in pairwise([set(), *keys, set()]))
+        options |= {"cache_policy": policy, "cache_slots": slots, "look_ahead": 3}
+    return Tiers(shape.tier, **options)
+
+
+def unique_keys(batch: Batch) -> set[tuple[int, int]]:
+    """(table, id) of a batch; the second and third feature share a table."""
+    counts = batch.feature_lengths().sum(dim=1).tolist()
+    tables = torch.repeat_interleave(torch.tensor([0, 1, 1]), torch.tensor(counts))
+    return set(zip(tables.tolist(), batch.ids.tolist(), strict=True))
+
+
 def make_pipeline(model: RecModel | None = None, **options) -> Pipeline:
     model = model or make_model()
     options.setdefault("executor", Inline())
@@ -49,7 +73,7 @@ def weights_of(model: RecModel) -> list[bytes]:
     return [torch.as_tensor(value).contiguous().numpy().tobytes() for value in values + dense]
 
 
-def train(batches: list[Batch], tiers: Tiers | None = None, **options) -> tuple[RecModel, list[float]]:
-    model = make_model(tiers=tiers)
+def train(batches: list[Batch], model: RecModel | None = None, **options) -> tuple[RecModel, list[float]]:
+    model = model or make_model()
     pipeline = make_pipeline(model, **options)
     return model, [float(output.loss) for output in pipeline.run(batches)]
