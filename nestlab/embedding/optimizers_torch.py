@@ -1,8 +1,8 @@
 """The row optimizers in torch operations, for records that lie on an accelerator.
 
-The same operations in the same order as `record_kernels`, so that on the CPU every result has the same bits, but for
-row-wise Adagrad: torch sums its mean of squares, in float64 as well, in another order, so that float64 agrees to
-rounding (1e-15) and float32 to the last bit of the state.
+The same operations in the same order as `record_kernels`: SGD has the same bits. The others agree to the last bits:
+torch's square root on the CPU (MKL's) is not always the nearest number, a fifth of float32 roots differ in the last
+bit, and its mean of squares is summed, in float64 as in the kernel, in another order.
 """
 
 from __future__ import annotations

@@ -76,11 +76,11 @@ class SlotCache:
         self._host, self._optimizer, self._counters = host, optimizer, counters
         self._device = torch.device(options.device)
         defaults = options.features.defaults(host.group.tables) if host.admission else np.empty(0)
+        limit = defaults.size + (int(options.cache_slots) if options.cache_slots >= 1 else host.rows.capacity)
+        self.slots = slot_memory(limit, host.memory.records, options.cache_slots < 1, self._device)
         self.map = SlotMap(
             options.cache_slots, options.cache_policy, options.look_ahead, defaults.size, host.rows.capacity
         )
-        limit = defaults.size + (int(options.cache_slots) if options.cache_slots >= 1 else host.rows.capacity)
-        self.slots = slot_memory(limit, host.memory.records, options.cache_slots < 1, self._device)
         self._weights = self.slots[:, : host.group.dim]
         self._weights[: defaults.size] = torch.from_numpy(defaults).to(self.slots)[:, None]
         self._copies = Copies(self._device, options.link)
