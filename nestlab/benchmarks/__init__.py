@@ -8,6 +8,7 @@ from nestlab.errors import UserError
 
 _MODULES = {
     "index": "nestlab.benchmarks.index",
+    "disk": "nestlab.benchmarks.disk",
     "larger": "nestlab.benchmarks.larger",
     "buckets": "nestlab.benchmarks.buckets",
     "tracing": "nestlab.benchmarks.tracing",

@@ -18,7 +18,8 @@ def test_conda_environment_and_pyproject_agree(project):
     environment = yaml.safe_load((project / "environment.yml").read_text())
     *conda, pip = environment["dependencies"]
     extras = declared["optional-dependencies"]
-    assert pip["pip"] == [*declared["dependencies"], *extras["test"], *extras["lab"], "--editable ."]
+    chosen = [*extras["test"], *extras["lab"], *extras["bench"]]
+    assert pip["pip"] == [*declared["dependencies"], *chosen, "--editable ."]
     assert "python=3.11" in conda and "pip" in conda and declared["requires-python"] == ">=3.11"
 
 
