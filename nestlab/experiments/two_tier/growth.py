@@ -17,13 +17,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.embedding import EmbeddingStore, KeySet, Tiers, route
+from nestlab.embedding import KeySet, Tiers
 from nestlab.embedding.buckets import BucketedIndex
 from nestlab.embedding.host.rows import Rows
 from nestlab.embedding.index import KeyIndex
-from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, open_stream, rounds
+from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, ids_by_feature, open_stream, rounds
 from nestlab.experiments.two_tier.settings import Settings
-from nestlab.experiments.two_tier.training import Model, Trained, table_size, train
+from nestlab.experiments.two_tier.training import Model, equal, insert, table_size, train
 
 BUCKETS = 256  # JD's article
 CALL_KEYS = 8192
@@ -64,18 +64,12 @@ def _trainings(settings: Settings, stream: Stream) -> pd.DataFrame:
         given = given or trained
         frame = pd.DataFrame(sizes)[["rows", "index_bytes", "record_bytes"]]
         frame = frame.assign(part=TRAINING, index=index, step=range(1, len(sizes) + 1), step_ms=trained.step_ms)
-        frames.append(frame.assign(grew=_grew(frame), same_as_given_size=_equal(trained, given, stream)))
+        frames.append(frame.assign(grew=_grew(frame), same_as_given_size=equal(trained, given, stream)))
     return pd.concat(frames)
 
 
 def _grew(frame: pd.DataFrame) -> np.ndarray:
     return np.diff(frame["index_bytes"].to_numpy(), prepend=frame["index_bytes"].iloc[0]) > 0
-
-
-def _equal(one: Trained, other: Trained, stream: Stream) -> bool:
-    """Losses, ids, weights and states, bit by bit."""
-    tables = ((one.store.export(name), other.store.export(name)) for name in stream.features)
-    return bool((one.losses == other.losses).all()) and all(a[name].equal(b[name]) for a, b in tables for name in a)
 
 
 def first_values_fixed(stream: Stream, seed: int) -> bool:
@@ -85,7 +79,7 @@ def first_values_fixed(stream: Stream, seed: int) -> bool:
     before = {name: stores[0].full_weight(name, ids) for name, ids in _by_name(stream)}
     for store, batches in zip(stores, (stream.train, stream.train[::-1]), strict=True):
         for batch in batches:
-            _touch(store, batch)
+            insert(store, [np.unique(ids) for ids in ids_by_feature(batch)])
     exports = [{name: store.export(name) for name in stream.features} for store in stores]
     same = all(e[name]["weight"].equal(before[name]) for e in exports for name in stream.features)
     exact = all(size["rows"] == sum(map(len, before.values())) for size in map(table_size, stores))
@@ -94,13 +88,6 @@ def first_values_fixed(stream: Stream, seed: int) -> bool:
 
 def _by_name(stream: Stream) -> Iterator[tuple[str, np.ndarray]]:
     return zip(stream.features, distinct_ids(stream.train), strict=True)
-
-
-def _touch(store: EmbeddingStore, batch) -> None:
-    residency = store.prepare([group.keys for group in route(batch, store.layout)])
-    store.commit(residency)
-    store.writeback(residency)
-    store.release(residency)
 
 
 def _keys(settings: Settings) -> int:

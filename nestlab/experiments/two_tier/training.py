@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from nestlab import device
 from nestlab.batch import Batch
-from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
+from nestlab.embedding import EmbeddingStore, KeySet, TableConfig, Tiers, optimizer
 from nestlab.experiments.two_tier.one_pass import Stream
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Pipeline
@@ -44,12 +44,15 @@ class Model:
 
     def build(self, stream: Stream) -> Pipeline:
         """Model and pipeline, untrained."""
-        where = device.resolve(self.device)
-        tables = [TableConfig(name, DIM, initial_rows=self.initial_rows) for name in stream.features]
-        store = EmbeddingStore(tables, optimizer(self.optimizer, lr=LR), seed=self.seed, tiers=self.tiers)
         dense = DLRM(len(stream.dense_names), stream.features, DIM, seed=self.seed)
         adam = torch.optim.Adam(dense.parameters(), lr=DENSE_LR)
-        return Pipeline(RecModel(store, dense), adam, self._techniques(), device=where)
+        model = RecModel(self.store(stream.features), dense)
+        return Pipeline(model, adam, self._techniques(), device=device.resolve(self.device))
+
+    def store(self, features: Sequence[str]) -> EmbeddingStore:
+        """A table a feature, all of one width and thus in one group."""
+        tables = [TableConfig(name, DIM, initial_rows=self.initial_rows) for name in features]
+        return EmbeddingStore(tables, optimizer(self.optimizer, lr=LR), seed=self.seed, tiers=self.tiers)
 
     def _techniques(self) -> Techniques:
         """The flags that the schedule follows from; the store has its tiers already."""
@@ -92,6 +95,23 @@ def train(pipeline: Pipeline, batches: Iterable[Batch], after_step: Observer = l
         losses.append(float(output.loss))
         step_ms.append(1e3 * (time.perf_counter() - started))
         after_step(pipeline.model.embedding)
+
+
+def equal(one: Trained, other: Trained, stream: Stream) -> bool:
+    """Whether losses, ids, weights and states are the same, bit by bit."""
+    tables = ((one.store.export(name), other.store.export(name)) for name in stream.features)
+    return bool((one.losses == other.losses).all()) and all(a[name].equal(b[name]) for a, b in tables for name in a)
+
+
+def insert(store: EmbeddingStore, ids: list[np.ndarray]) -> None:
+    """Rows with initial values for ids [n] int64, unique, of each table in turn: as a batch that is never learnt.
+
+    Rows that are there already stay as they are, and come into the device tier.
+    """
+    residency = store.prepare([KeySet(np.concatenate(ids), np.cumsum([0, *map(len, ids)]))])
+    store.commit(residency)
+    store.writeback(residency)
+    store.release(residency)
 
 
 def quality(pipeline: Pipeline, heldout: Iterable[Batch], seed: int = 0) -> dict[str, float]:
