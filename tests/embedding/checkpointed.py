@@ -38,23 +38,26 @@ def ids_of(table: str, number: int) -> np.ndarray:
     return np.unique(np.concatenate([drawn * (2**33 + 1), edges]))
 
 
-def batch(store: EmbeddingStore, number: int, shard: int = 0, of: int = 1) -> list[KeySet]:
-    """What one shard gets of training batch `number`; counts and clicks depend on table, id and batch alone."""
+def batch(store: EmbeddingStore, number: int, shard: int = 0, of: int = 1, turned: bool = False) -> list[KeySet]:
+    """What one shard gets of training batch `number`; counts and clicks depend on table, id and batch alone. `turned`:
+    in the opposite order."""
     keys = []
     for group in store.groups:
         tables = [ids_of(table.name, number) for table in group.tables]
         tables = [ids[owner(ids, t.name, of) == shard] for ids, t in zip(tables, group.tables, strict=True)]
+        if turned:
+            tables = [ids[::-1] for ids in tables]
         ids, offsets = np.concatenate(tables), np.cumsum([0, *map(len, tables)])
         counts = np.abs(ids // 7 + number) % 3 + 1
         keys.append(KeySet(ids, offsets, counts, (counts * 0.5).astype(np.float64)))
     return keys
 
 
-def train(stores: list[EmbeddingStore], first: int, last: int) -> None:
+def train(stores: list[EmbeddingStore], first: int, last: int, turned: bool = False) -> None:
     """Batches first … last, each split over the stores as shards; gradients depend on weights, ids and batch."""
     for number in range(first, last + 1):
         for shard, store in enumerate(stores):
-            residency = store.prepare(batch(store, number, shard, len(stores)))
+            residency = store.prepare(batch(store, number, shard, len(stores), turned))
             store.evict()
             store.commit(residency)
             store.apply(

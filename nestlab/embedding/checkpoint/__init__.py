@@ -11,7 +11,8 @@ Nothing that is read is executed, and nothing is read before its checksum is rig
 from nestlab.embedding.checkpoint.loading import load
 from nestlab.embedding.checkpoint.manifest import Manifest, Save, read_manifest
 from nestlab.embedding.checkpoint.overview import describe
-from nestlab.embedding.checkpoint.saving import ShardFiles, confirm, publish, save, save_shard
+from nestlab.embedding.checkpoint.publishing import ShardFiles, publish
+from nestlab.embedding.checkpoint.saving import confirm, save, save_shard
 
 __all__ = [
     "Manifest",
