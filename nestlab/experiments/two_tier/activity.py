@@ -106,6 +106,19 @@ def _published(axes, claim_id: str, at: float | None = None) -> None:
     axes.plot(at, value, marker="*", markersize=11, color=plotting.INK, linestyle="", label=f"published: {value:g} %")
 
 
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a stream: look-ups that the hottest 1 % get, and ids in use in a batch, in two, in six, in a day."""
+    rows = []
+    for label, lines in frame.groupby("label", sort=False):
+        shares = {(row["what"], row["at"]): 100 * row["share"] for _, row in lines.iterrows()}
+        day = [value for (what, _), value in shares.items() if what == "day"]
+        row = {"stream": label, "distinct_ids": lines["distinct"].iloc[0]}
+        row["look-ups_of_the_hottest_1_%"] = shares["hottest", 0.01]
+        row |= {f"ids_in_{n}_batches_%": shares.get(("window", n)) for n in WINDOWS[:3]}
+        rows.append(row | {"ids_in_a_day_%": day[0] if day else None})
+    return pd.DataFrame(rows)
+
+
 def answers(frame: pd.DataFrame) -> list[dict]:
     """RL-P-048 on Criteo, Bagpipe's own data set; RS-A-001 by the day, with the share of a batch beside it."""
     real = frame[frame["kind"] == "real"]

@@ -26,7 +26,7 @@ CACHE_SHARE = 0.1  # of the rows in use; grows to what the batches in flight nee
 EVICTING_SHARE = 0.5
 HOST_SHARE = 0.6  # of the records' bytes, where a disk tier lies below
 LOOK_AHEAD = 20
-_MOST_STEPS = 60
+_STEPS, _FEW_STEPS = 60, 16
 _FEW_SECONDS = 10.0  # below, a part of the set-ups will do
 _EVICTS = {"evict": "age", "evict_after": 4, "evict_every": 10}  # within a few steps keys go and come again
 _POLICIES = ("clock", "lru", "lfu", "oracle")
@@ -38,9 +38,11 @@ def measure(settings: Settings) -> pd.DataFrame:
     Returns:
         columns tier, depth (batches in flight), disk, evict (the rule by which keys lose their rows), optimizer, steps;
         max_difference_weights, max_difference_states, max_difference_dense (largest absolute difference to `direct` at
-        depth 1 under the same rule), bit_equal; rows, hits, misses, writebacks, evicted (keys), how.
+        depth 1 under the same rule), bit_equal; rows, hits, misses, writebacks, evicted (keys),
+        device_bytes_a_row, host_bytes_a_row (of the tables, at the end), how.
     """
-    stream = open_stream(replace(settings, steps=min(settings.steps, _MOST_STEPS)))
+    small = settings.seconds < _FEW_SECONDS
+    stream = open_stream(replace(settings, steps=_FEW_STEPS if small else _STEPS))
     rows = []
     for rule, optimizer in (({}, "adagrad"), (_EVICTS, "adagrad"), ({}, "lazy_adam")):
         reference = _run(Setup(Techniques(**rule), lanes=False, optimizer=optimizer, seed=settings.seed), stream)
@@ -61,6 +63,11 @@ class _Trained:
         self.dense = [parameter.detach().clone() for parameter in pipeline.model.dense.parameters()]
         self.counters = store.counters
         self.record_bytes = store.nbytes()["records"]
+        self.rows = sum(len(host.index) for host in store.hosts)
+        self.bytes_a_row = {
+            "device_bytes_a_row": store.device_bytes / self.rows,
+            "host_bytes_a_row": sum(store.nbytes().values()) / self.rows,
+        }
 
 
 def _kinds(settings: Settings, record_bytes: int, folder: str) -> list[Techniques]:
@@ -114,11 +121,12 @@ def _compare(setup: Setup, stream: Stream, reference: _Trained) -> dict:
         "max_difference_states": states,
         "max_difference_dense": dense,
         "bit_equal": _bit_equal(trained, reference),
-        "rows": sum(len(table["ids"]) for table in trained.tables.values()),
+        "rows": trained.rows,
         "hits": counters.hits,
         "misses": counters.misses,
         "writebacks": counters.writebacks,
         "evicted": counters.evicted,
+        **trained.bytes_a_row,
         "how": "measured",
     }
 
@@ -175,6 +183,21 @@ def _cell(axes: Axes, x: int, y: int, cell: pd.Series) -> None:
     axes.barh(y, 0.92, 0.84, left=x - 0.46, color=colour)
     text = f"{cell['largest']:g}\n{cell['writebacks']:,.0f} written back"
     axes.text(x, y, text, ha="center", va="center", fontsize=7, linespacing=1.1)
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a tier: the largest differences over its set-ups."""
+    named = frame.assign(tier=_row_names(frame))
+    columns = {"depth": lambda depths: ", ".join(map(str, depths)), "steps": "first", "bit_equal": "all"}
+    columns |= {name: "max" for name in frame.columns if name.startswith("max_difference")}
+    columns |= {"writebacks": "sum", "evicted": "sum"}
+    return named.groupby("tier", sort=False).agg(columns).rename(columns={"depth": "depths"}).reset_index()
+
+
+def key_figures(frame: pd.DataFrame) -> dict[str, float]:
+    """The largest difference of any set-up, and how many there were."""
+    largest = frame[[name for name in frame.columns if name.startswith("max_difference")]].to_numpy().max()
+    return {"set_ups_compared": len(frame), "largest_difference": float(largest)}
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:

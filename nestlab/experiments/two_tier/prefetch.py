@@ -34,7 +34,6 @@ DEPTHS = (1, 2, 5)
 RETRIEVAL = ("PREPARE", "POST", "PLAN", "RETRIEVE", "COMMIT", "WRITEBACK")
 _BLOCK = 6  # steps of one set-up before it is the next one's turn
 _SKIPPED = 2  # of a block: they find what was prefetched during the others' turns
-_TRACED = 16
 
 
 @dataclass(eq=False)
@@ -59,7 +58,7 @@ def measure(settings: Settings) -> pd.DataFrame:
     """
     stream = open_stream(settings)
     runs = [_start(setup, stream) for setup in setups(settings)]
-    blocks = max(2, min(12, int(settings.seconds // 2)))
+    blocks = max(2, min(12, int(settings.seconds // 2)))  # the first is not counted
     for _ in range(blocks):
         for run in runs:
             _block(run)
@@ -116,16 +115,15 @@ def _row(run: _Run, stream: Stream, settings: Settings) -> dict:
 
 def _traced(setup: Setup, stream: Stream, settings: Settings) -> dict:
     """Where the compute lane waited, bytes a step, and the peak of what is held."""
-    skip = 8 if settings.seconds < 10 else 40
-    pipeline, trace = setup.trace(stream, _TRACED, skip)
+    steps, skip = (8, 6) if settings.seconds < 10 else (16, 40)
+    pipeline, trace = setup.trace(stream, steps, skip)
     figures = summary(trace)
-    steps = figures["steps"]
     exposed = exposed_time(trace).set_index("stage")["exposed_ms"].reindex(RETRIEVAL).fillna(0).sum()
     spent = sum(event.duration_ns for event in trace.events if event.stage in RETRIEVAL) / 1e6
     counters = pipeline.model.embedding.counters
     return {
-        "retrieval_ms": spent / steps,
-        "exposed_retrieval_ms": float(exposed) / steps,
+        "retrieval_ms": spent / figures["steps"],
+        "exposed_retrieval_ms": float(exposed) / figures["steps"],
         "exposed_share": float(exposed) / figures["span_ms"],
         "hit_rate": counters.hits / max(1, counters.hits + counters.misses),
         "bytes_in": counters.bytes_in / counters.batches,
@@ -184,6 +182,24 @@ def _bars(axes: Axes, frame: pd.DataFrame) -> None:
         places += at
         first = False
     axes.set_xticks(places, names)
+
+
+_DIGEST = ["tier", "depth", "how", "step_ms", "step_ms_low", "step_ms_high", "retrieval_ms", "exposed_retrieval_ms"]
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Times of a step, hit rates and bytes on the link."""
+    return frame[[*_DIGEST, "hit_rate", "bytes_in", "bytes_out"]]
+
+
+def key_figures(frame: pd.DataFrame) -> dict[str, float]:
+    """How many times as fast a step is with prefetch, a tier each."""
+    figures = {}
+    for tier, lines in frame[frame["link"] != ""].groupby("tier", sort=False):
+        by_depth = lines.set_index("depth")["step_ms"]
+        name = tier.replace(", ", "_")
+        figures[f"prefetch_speedup_{name}"] = round(float(by_depth.iloc[0] / by_depth.iloc[-1]), 3)
+    return figures
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:

@@ -74,6 +74,14 @@ def _lines(axes: Axes, frame: pd.DataFrame, columns: tuple[str, str, str]) -> No
     axes.set_xlabel("buckets")
 
 
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a number of buckets and threads: look-ups a second with their spread, and the longest insertion."""
+    keys = ["buckets", "threads"]
+    rates = frame[frame["work"] == LOOK_UP].set_index(keys)[["mkeys_s", "p10", "p90"]]
+    pauses = frame[frame["work"] != LOOK_UP].set_index(keys)[["longest_call_ms", "longest_p10", "longest_p90"]]
+    return rates.join(pauses).reset_index()
+
+
 def answers(frame: pd.DataFrame) -> list[dict]:
     """NP-A-007: the number of buckets with the best rate on two threads. JD-A-012: two threads over one, there."""
     rates = frame[(frame["work"] == LOOK_UP) & (frame["buckets"] > 0)].pivot(

@@ -27,7 +27,7 @@ def measure(settings: Settings) -> pd.DataFrame:
     rows = []
     for skew in SKEWS:
         stream = key_streams.zipf(skew, distinct, samples, batch_size, settings.seed)
-        rows += [{"skew": skew, **row} for row in hit_rates.of_stream(stream, (SHARE,))]
+        rows += [{"skew": skew, **row} for row in hit_rates.of_stream(stream, (SHARE,), samples)]
     return pd.DataFrame(rows)
 
 
@@ -44,6 +44,13 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         axes.legend(loc="upper left")
         axes.set_title(title)
     return figure
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Hit rates in %, a row a skew."""
+    return (
+        100 * frame.pivot(index="skew", columns="policy", values="hit_rate")[list(dict.fromkeys(frame["policy"]))]
+    ).round(1)
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:

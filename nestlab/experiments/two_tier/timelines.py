@@ -159,6 +159,20 @@ def stages_seen(frame: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(frame["article_stage"].dropna()))
 
 
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a preset and stage: which of our stages it is, its time a batch, and the most batches in flight."""
+    rows = []
+    for name, events in frame.groupby("preset", sort=False):
+        batches = events.loc[events["stage"] == "UPDATE", "batch"].nunique()
+        for number, (article, ours) in enumerate(STAGES[name].items(), 1):
+            part = events[events["article_stage"] == article]
+            ran = ", ".join(stage for stage in ours if (part["stage"] == stage).any())
+            row = {"preset": name, "number": number, "stage of the article": article, "our stages": ran}
+            row["ms a batch"] = (part["end_ms"] - part["start_ms"]).sum() / batches
+            rows.append(row | {"batches in flight": in_flight(events)})
+    return pd.DataFrame(rows)
+
+
 def answers(frame: pd.DataFrame) -> list[dict]:
     """RS-A-005: the stages in RecSDK's timeline, counted."""
     shown = frame[frame["preset"] == "recsdk"]
