@@ -70,7 +70,10 @@ def pipeline_of(model: RecModel, depth: int = 5, split: bool = False, **options)
     ],
 )
 def test_a_plan_knows_the_next_batches_and_no_more(look_ahead, depth, split, executor):
-    """Whatever the depth and the order: decisions depend on the stream alone. Two passes, each with its own end."""
+    """Whatever the depth and the order: decisions depend on the stream alone. Two passes, each with its own end.
+
+    Broken on purpose: a queue that holds one batch more.
+    """
     model, heard = listening_model(look_ahead)
     pipeline = pipeline_of(model, depth, split, **({"executor": executor} if executor else {}))
     first, second = make_batches(9), make_batches(4, seed=1)
