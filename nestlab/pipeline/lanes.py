@@ -12,6 +12,8 @@ from nestlab.pipeline.executors import Perform
 from nestlab.pipeline.ledger import EndOfData, Ledger
 from nestlab.pipeline.schedule import Action, Lane, Stage
 
+PATIENCE_S = 2.0  # for an action that is under way when the process ends
+
 
 @dataclass(frozen=True)
 class Lanes:
@@ -111,20 +113,28 @@ class Crew:
             self._perform = None
             for lane in self._lanes.values():
                 lane.wake.notify()
-        atexit.unregister(self.close)
+        atexit.unregister(self._leave)
 
     def close(self) -> None:
+        self._end()
+
+    def _end(self, patience_s: float | None = None) -> None:
+        """`patience_s`: how long to wait for each action that has begun; None: until it ends."""
         self.stop()
         threads, self._threads = self._threads, []
         for thread in threads:
-            thread.join()
+            thread.join(patience_s)
         self._lanes.clear()
+
+    def _leave(self) -> None:
+        """The process ends: a thread cut off in native code would take it down, one in a loader may never come back."""
+        self._end(PATIENCE_S)
 
     def _start(self) -> None:
         """Threads for the lanes that have none yet."""
         self._stopping = False
         if not self._threads:
-            atexit.register(self.close)  # a thread that is cut off in native code would take the process with it
+            atexit.register(self._leave)
         for lane in list(self._lanes)[len(self._threads) :]:
             thread = threading.Thread(
                 target=self._attend, args=(self._lanes[lane],), name=f"nestlab {lane}", daemon=True

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -337,3 +340,26 @@ def test_many_short_passes(repeat):
         batches = make_batches(number % 4, size=2, seed=number + repeat)
         assert [o.batch for o in pipeline.run(batches)] == [o.batch for o in reference.run(batches)]
     assert weights_of(model) == weights_of(expected)
+
+
+LEAVES = """
+import sys, threading
+sys.path.insert(0, sys.argv[1])
+from tiny import make_batches, make_pipeline
+from nestlab.pipeline import Lanes, Shape, build
+
+def source():
+    yield from make_batches(6)
+    threading.Event().wait()
+
+pipeline = make_pipeline(schedule=build(Shape(depth=5)), executor=Lanes())
+outputs = pipeline.run(source())
+print([next(outputs).batch for _ in range(3)])
+"""
+
+
+def test_a_process_ends_with_a_pass_under_way():
+    """A script that stops in the middle, while a loader waits for what never comes, ends by itself and in order."""
+    command = [sys.executable, "-c", LEAVES, str(Path(__file__).parent)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (0, "[0, 1, 2]", "")
