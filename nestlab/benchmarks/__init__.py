@@ -11,6 +11,7 @@ _MODULES = {
     "disk": "nestlab.benchmarks.disk",
     "larger": "nestlab.benchmarks.larger",
     "buckets": "nestlab.benchmarks.buckets",
+    "cache": "nestlab.benchmarks.cache",
     "tracing": "nestlab.benchmarks.tracing",
 }
 
