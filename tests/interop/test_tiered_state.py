@@ -50,7 +50,7 @@ def go_on(ours, theirs, optimizer) -> None:
 
 @pytest.mark.parametrize(("name", "tiers"), COVER)
 def test_from_torch_to_the_tiers(name, tiers):
-    """Broken once: `_state` swapped the two parts of Adam; then the step number was left out."""
+    """Broken once: the two parts of Adam swapped; the step number left out; slots that kept their old records."""
     pair = pairs()[name]
     _, theirs = bag_collections(pair)
     optimizer = pair.theirs(theirs.parameters())
