@@ -156,8 +156,8 @@ def test_a_forward_without_a_backward_changes_no_weight(tiers):
 @pytest.mark.parametrize("tiers", TIERS)
 def test_evaluation_changes_nothing(tiers):
     """Neither in eval mode, gradients on or off, nor in training mode without gradients, nor between a forward and its
-    backward. Unknown ids read what they would be given, and get no row. Broken once: looked up as for training, and once:
-    the mode ignored."""
+    backward. Unknown ids read what they would be given, and get no row. Broken once: looked up as for training; and the
+    mode ignored."""
     ours, _ = bag_collections(pairs()["adagrad"], tiers)
     twin, _ = bag_collections(pairs()["adagrad"], tiers)
     twin.load_state_dict(ours.state_dict())
