@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from nestlab import data
@@ -55,7 +58,7 @@ def test_lists_of_ids_and_missing_values(tmp_path):
     assert stream.distinct == len(set(pairs))
 
 
-def test_days_are_whole_batches():
+def test_what_a_cache_must_hold_at_least():
     assert made([[0], [1], [0]], [2, 1]).room == 2
     assert made([], []).room == 0 and made([[0, 1]], [1, 1]).keys == 2
 
@@ -160,3 +163,11 @@ def test_the_best_number_of_buckets_and_two_threads_over_one():
     told = {answer["claim_id"]: answer["obtained"] for answer in retrieval.answers(frame)}
     assert told == {"NP-A-007": 256, "JD-A-012": 2.0}
     assert retrieval.answers(frame[frame["threads"] == 1]) == []
+
+
+def test_days_are_whole_batches_and_a_day_in_part_is_none():
+    """Broken on purpose: the batch that a day begins in was counted with it."""
+    dates = [1] * 2 + [2] * 11 + [3] * 10 + [4] * 9
+    dataset = SimpleNamespace(table=pa.table({"date": dates}))
+    assert key_streams._days(dataset, 4) == ((1, 3), (4, 5), (6, 8))
+    assert key_streams._days(SimpleNamespace(table=pa.table({"label": dates})), 4) == ()

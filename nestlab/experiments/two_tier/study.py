@@ -20,7 +20,7 @@ PARTS = {
     "activity": ("How few rows are hot", "each line names its data"),
     "hit_rates": ("Hit rate of a batch's unique keys, by policy and cache size", "each panel names its data"),
     "skew": ("Hit rate by skew, in a cache of a tenth of the ids", "ids drawn by Zipf's law (SYNTHETIC)"),
-    "swaps": ("Swap volume: records of weights and states", "KuaiRand's video ids"),
+    "swaps": ("Swap volume: records of weights and states", ""),
     "prefetch": ("Step time with and without prefetch", ""),
     "timelines": ("The stages of the two articles, as they ran", ""),
     "equality": ("What the tiers change in the result: nothing", ""),
@@ -55,7 +55,7 @@ class Study:
         """Measures a part, if that has not been done, and draws it."""
         heading, source = PARTS[part]
         frame = self.frame(part)
-        title = plotting.titled(heading, {"dataset": source or self.title, "how": _how(frame)})
+        title = plotting.titled(heading, {"dataset": source or _data(frame) or self.title, "how": _how(frame)})
         figure = _module(part).plot(frame, title)
         self.run.figure(part, figure)
         return figure
@@ -153,6 +153,12 @@ def two_tier(
 
 def _module(part: str) -> ModuleType:
     return importlib.import_module(f"{_PACKAGE}.{part}")
+
+
+def _data(frame: pd.DataFrame) -> str | None:
+    """The title of the data that all rows of a frame are of, if it says so."""
+    told = frame["data"].unique() if "data" in frame.columns else ()
+    return told[0] if len(told) == 1 else None
 
 
 def _how(frame: pd.DataFrame) -> str:
