@@ -23,7 +23,7 @@ from nestlab.embedding.host.rows import Rows
 from nestlab.embedding.index import KeyIndex
 from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, ids_by_feature, open_stream, rounds
 from nestlab.experiments.two_tier.settings import Settings
-from nestlab.experiments.two_tier.training import Model, equal, insert, table_size, train
+from nestlab.experiments.two_tier.training import Model, equal, insert, table_size, train_together
 
 BUCKETS = 256  # JD's article
 CALL_KEYS = 8192
@@ -53,18 +53,17 @@ def measure(settings: Settings) -> pd.DataFrame:
 
 
 def _trainings(settings: Settings, stream: Stream) -> pd.DataFrame:
-    """The same training three times: from empty in one piece and in buckets, and with room for all keys."""
+    """The same training three times, in turn: with room for all keys, and from empty in one piece and in buckets."""
     enough = max(len(ids) for ids in distinct_ids(stream.train))
     kinds = {GIVEN: Model(initial_rows=enough), PIECES: Model(), SPREAD: Model(tiers=Tiers(index_buckets=BUCKETS))}
-    frames, given = [], None
-    for index, model in kinds.items():
-        sizes: list[dict[str, int]] = []
-        pipeline = model.build(stream)
-        trained = train(pipeline, stream.train, lambda store, sizes=sizes: sizes.append(table_size(store)))
-        given = given or trained
-        frame = pd.DataFrame(sizes)[["rows", "index_bytes", "record_bytes"]]
-        frame = frame.assign(part=TRAINING, index=index, step=range(1, len(sizes) + 1), step_ms=trained.step_ms)
-        frames.append(frame.assign(grew=_grew(frame), same_as_given_size=equal(trained, given, stream)))
+    courses: list[list[dict[str, int]]] = [[] for _ in kinds]
+    observers = [lambda store, course=course: course.append(table_size(store)) for course in courses]
+    trained = train_together([model.build(stream) for model in kinds.values()], stream.train, observers)
+    frames = []
+    for index, course, each in zip(kinds, courses, trained, strict=True):
+        frame = pd.DataFrame(course)[["rows", "index_bytes", "record_bytes"]]
+        frame = frame.assign(part=TRAINING, index=index, step=range(1, len(course) + 1), step_ms=each.step_ms)
+        frames.append(frame.assign(grew=_grew(frame), same_as_given_size=equal(each, trained[0], stream)))
     return pd.concat(frames)
 
 

@@ -62,6 +62,11 @@ def distinct_ids(batches: tuple[Batch, ...]) -> list[np.ndarray]:
     return [np.unique(np.concatenate(list(part))) for part in parts]
 
 
+def largest_batch(stream: Stream) -> int:
+    """Unique keys, over all columns, of the training batch that has most."""
+    return max(sum(map(len, distinct_ids((batch,)))) for batch in stream.train)
+
+
 def rounds(settings: Settings, most: int = 3, least: int = 1) -> Iterator[int]:
     """Numbers of repetitions 0, 1, …: at least `least`, then as long as another one fits into `settings.seconds`."""
     started = time.perf_counter()

@@ -16,6 +16,7 @@ from nestlab.experiments.two_tier.one_pass import Stream
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Pipeline
 from nestlab.techniques import Techniques
+from nestlab.tracing import Recorder
 from nestlab.training.metrics import auc_interval, binary_metrics
 
 DIM = 16
@@ -42,12 +43,13 @@ class Model:
     depth: int = 1
     device: str = "cpu"
 
-    def build(self, stream: Stream) -> Pipeline:
+    def build(self, stream: Stream, recorder: Recorder | None = None) -> Pipeline:
         """Model and pipeline, untrained."""
         dense = DLRM(len(stream.dense_names), stream.features, DIM, seed=self.seed)
         adam = torch.optim.Adam(dense.parameters(), lr=DENSE_LR)
         model = RecModel(self.store(stream.features), dense)
-        return Pipeline(model, adam, self._techniques(), device=device.resolve(self.device))
+        where = device.resolve(self.device)
+        return Pipeline(model, adam, self._techniques(), device=where, recorder=recorder)
 
     def store(self, features: Sequence[str]) -> EmbeddingStore:
         """A table a feature, all of one width and thus in one group."""
@@ -86,15 +88,42 @@ Observer = Callable[[EmbeddingStore], None]
 
 def train(pipeline: Pipeline, batches: Iterable[Batch], after_step: Observer = lambda store: None) -> Trained:
     """One pass; `after_step` sees the store between two steps, and its time counts in none."""
-    step_ms, losses, outputs = [], [], pipeline.run(batches)
-    while True:
+    return train_together([pipeline], batches, [after_step])[0]
+
+
+def train_together(
+    pipelines: Sequence[Pipeline], batches: Iterable[Batch], after_step: Sequence[Observer] | None = None
+) -> list[Trained]:
+    """One pass of each, step by step in turn (A B A B …, beginning with another one each time), so that what else the
+    machine does in the meantime falls on all of them alike."""
+    runs = [_Run(pipeline, batches) for pipeline in pipelines]
+    observers = after_step or [lambda store: None] * len(runs)
+    number = 0
+    while runs and not all(run.done for run in runs):
+        for i in range(len(runs)):
+            at = (i + number) % len(runs)
+            if runs[at].step():
+                observers[at](runs[at].pipeline.model.embedding)
+        number += 1
+    return [Trained(run.pipeline, np.array(run.step_ms), np.array(run.losses)) for run in runs]
+
+
+class _Run:
+    """One pipeline on its way through the batches."""
+
+    def __init__(self, pipeline: Pipeline, batches: Iterable[Batch]) -> None:
+        self.pipeline, self.step_ms, self.losses, self.done = pipeline, [], [], False
+        self._outputs = pipeline.run(batches)
+
+    def step(self) -> bool:
+        """The next step; False at the end of the batches."""
         started = time.perf_counter()
-        output = next(outputs, None)
-        if output is None:
-            return Trained(pipeline, np.array(step_ms), np.array(losses))
-        losses.append(float(output.loss))
-        step_ms.append(1e3 * (time.perf_counter() - started))
-        after_step(pipeline.model.embedding)
+        output = next(self._outputs, None)
+        self.done = output is None
+        if output is not None:
+            self.losses.append(float(output.loss))
+            self.step_ms.append(1e3 * (time.perf_counter() - started))
+        return output is not None
 
 
 def equal(one: Trained, other: Trained, stream: Stream) -> bool:
