@@ -7,7 +7,7 @@ documentation's table and `nestlab techniques` are generated from here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from nestlab.errors import NotAvailableYet, UserError
@@ -113,16 +113,25 @@ class Techniques:
     def parse(cls, text: str) -> Techniques:
         """From `name=value,name=value`, as the command line has it; an empty text is `plain`.
 
+        The first item may be a preset (`recsdk,cache_slots=0.2`): the others then change it.
+
         Raises:
             UserError: an unknown flag, or a value that is not one of the flag's.
         """
+        first, _, rest = text.partition(",")
+        if first.strip() in PRESETS:
+            return replace(preset(first.strip()), **cls._chosen(rest))
+        return cls(**cls._chosen(text))
+
+    @staticmethod
+    def _chosen(text: str) -> dict[str, Any]:
         chosen = {}
         for item in filter(None, (part.strip() for part in text.split(","))):
             name, equals, value = item.partition("=")
             if not equals:
                 raise UserError(f"techniques: '{item}' is not name=value")
             chosen[name] = _value(name, value)
-        return cls(**chosen)
+        return chosen
 
 
 # (flag, reason, whether it applies): combinations that have no meaning. A flag without effect is refused, not ignored.

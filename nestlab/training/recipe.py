@@ -13,11 +13,14 @@ from nestlab import data, device
 from nestlab.data import Dataset, Loader
 from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
 from nestlab.errors import NotAvailableYet, UserError
+from nestlab.exchange import Link, LinkModel
 from nestlab.models import DLRM, RecModel
-from nestlab.pipeline import Inline, Pipeline, Shuffled
+from nestlab.pipeline import Inline, Lanes, Pipeline, Shuffled
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
 from nestlab.training.fit import FitConfig, History, Report, fit
+
+EXECUTORS = ("auto", "inline", "lanes", "shuffled")
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,9 @@ class TrainOptions:
         seed: of initial values and of the order of samples.
         data_seed: of a synthetic twin. Apart from `seed`, so that runs of several seeds see the same rows.
         techniques: the flags, as `name=value,…`.
-        executor: `inline`, or `shuffled` for a random order that the schedule allows.
+        executor: `inline`, `lanes` (a thread a lane), `shuffled` (a random order that the schedule allows); `auto` is
+            lanes where more than one batch is in flight.
+        link: an emulated link between host and device, as `latency,bandwidth` (`10us,100gbit`); empty: none.
         trace_batches: how many batches, from the fifth on, leave events.
     """
 
@@ -53,16 +58,19 @@ class TrainOptions:
     data_seed: int = 0
     device: str = "auto"
     techniques: str = ""
-    executor: Literal["inline", "shuffled"] = "inline"
+    executor: Literal["auto", "inline", "lanes", "shuffled"] = "auto"
+    link: str = ""
     trace_batches: int = 32
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "evaluations", "dim"):
             if getattr(self, name) < 1:
                 raise UserError(f"train: {name}={getattr(self, name)}: it must be at least 1")
-        if self.executor not in ("inline", "shuffled"):
-            raise UserError(f"train: executor={self.executor}: it must be inline or shuffled")
-        Techniques.parse(self.techniques)  # an error in a flag is the user's to see before anything is opened
+        if self.executor not in EXECUTORS:
+            raise UserError(f"train: executor={self.executor}: it must be one of {', '.join(EXECUTORS)}")
+        Tiers.of(Techniques.parse(self.techniques))  # an error is the user's to see before anything is opened
+        if self.link:
+            LinkModel.parse(self.link)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise NotAvailableYet("train: more than one rank is not available yet; run without torchrun")
 
@@ -104,17 +112,25 @@ def assemble(options: TrainOptions) -> Recipe:
     train = dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
     heldout = dataset.batches("heldout", max(options.batch_size, 2048))
     where = device.resolve(options.device)
-    model = build_dlrm(dataset, options, Tiers.of(techniques, where))
+    link = Link(LinkModel.parse(options.link)) if options.link else None
+    model = build_dlrm(dataset, options, Tiers.of(techniques, where, link))
     steps = options.fit.steps(len(train))
     pipeline = Pipeline(
         model,
         torch.optim.Adam(model.dense.parameters(), lr=options.dense_lr),
         techniques,
-        executor=Inline() if options.executor == "inline" else Shuffled(options.seed),
+        executor=_executor(options, techniques),
         device=where,
         recorder=Recorder(first_batch=min(WARM_UP_BATCHES, steps // 2), batches=options.trace_batches),
     )
     return Recipe(options, dataset, train, heldout, model, pipeline)
+
+
+def _executor(options: TrainOptions, techniques: Techniques) -> Inline | Lanes | Shuffled:
+    wanted = options.executor
+    if wanted == "auto":
+        wanted = "lanes" if techniques.pipeline_depth > 1 else "inline"
+    return {"inline": Inline, "lanes": Lanes, "shuffled": lambda: Shuffled(options.seed)}[wanted]()
 
 
 def build_dlrm(dataset: Dataset, options: TrainOptions, tiers: Tiers | None = None) -> RecModel:
