@@ -22,8 +22,8 @@ def train_from_options(options: dict[str, Any]) -> int:
     train_options = TrainOptions(**given)
     if export is not None:
         export = check_target(export)
-    how = "emulated link" if train_options.link else "measured"
-    with results.start("train", asdict(train_options), results_dir=results_dir, seed=train_options.seed, how=how) as run:
+    stated = {"seed": train_options.seed, "how": "emulated link" if train_options.link else "measured"}
+    with results.start("train", asdict(train_options), results_dir=results_dir, **stated) as run:
         recipe = assemble(train_options)
         history, _, _ = train_and_keep(recipe, run)
         if export is not None:

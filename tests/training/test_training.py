@@ -180,7 +180,7 @@ def test_metrics_without_a_value():
 
 
 @pytest.mark.parametrize(
-    "options", [{"batch_size": 0}, {"epochs": 0}, {"dim": -1}, {"executor": "lanes"}, {"evaluations": 0}]
+    "options", [{"batch_size": 0}, {"epochs": 0}, {"dim": -1}, {"executor": "streams"}, {"evaluations": 0}]
 )
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(UserError, match=next(iter(options))):
