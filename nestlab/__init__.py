@@ -17,6 +17,7 @@ _PUBLIC = {
     "RecModel": "nestlab.models",
     "Recorder": "nestlab.tracing",
     "TableConfig": "nestlab.embedding",
+    "Tiers": "nestlab.embedding",
     "Techniques": "nestlab.techniques",
     "TrainOptions": "nestlab.training",
     "UserError": "nestlab.errors",
