@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -253,16 +255,17 @@ def test_an_error_while_the_caller_is_away_comes_with_the_next_call():
     assert "LOAD(5)" in raised.value.__notes__[0]
 
 
-def test_an_interrupt_of_the_caller_ends_the_threads(monkeypatch):
+def test_an_interrupt_of_the_caller_ends_the_threads():
+    """Ctrl-C while the caller waits for a batch: the action that has begun is waited for, nothing else is begun."""
     gate = threading.Event()
     pipeline = make_pipeline(schedule=build(DEEP), executor=Lanes())
     source = slowly(make_batches(9), at=0, event=gate)
-    crew = pipeline._progress._work
-    monkeypatch.setattr(crew._main, "wait", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    threading.Timer(0.1, gate.set).start()  # the action that has begun is waited for
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Timer(0.3, gate.set).start()
     with pytest.raises(KeyboardInterrupt):
         pipeline.progress(source)
-    assert not lane_threads()
+    assert gate.is_set() and not lane_threads()
+    assert len(pipeline._step.flight) == 1  # batch 0 was read; no other was
     with pytest.raises(RuntimeError, match="stopped at an error"):
         pipeline.progress(source)
 

@@ -8,6 +8,7 @@ import pytest
 from tiny import make_batches, make_model, make_pipeline, tiers_for, weights_of
 
 from nestlab.embedding import Tiers
+from nestlab.embedding.features.rules import FeatureRules
 from nestlab.errors import UserError
 from nestlab.pipeline import Inline, Lanes, Shape, Shuffled, Stage, build
 from nestlab.pipeline.articles import ARTICLE_STAGES, article_stage, describe
@@ -40,9 +41,9 @@ def plain(evicts: bool) -> tuple[list[float], list[bytes]]:
     return learnt(shape, Inline())[:2]
 
 
-def learnt(shape: Shape, executor, policy: str = "clock"):
+def learnt(shape: Shape, executor, policy: str = "clock", rules: FeatureRules | None = None):
     """Losses, weights and states, and the store, after two passes with an evaluation in between."""
-    model = make_model(tiers=tiers_for(shape, batches(), policy))
+    model = make_model(tiers=tiers_for(shape, batches(), policy, rules))
     pipeline = make_pipeline(model, schedule=build(shape), executor=executor)
     losses = []
     for part in (batches()[:15], batches()[15:]):
@@ -63,11 +64,24 @@ def test_bit_equal_to_plain(name, executor):
     assert (counters.evicted > 0) == shape.evicts
 
 
+@pytest.mark.parametrize("name", [name for name in SHAPES if SHAPES[name].evicts])
+def test_admission_and_scores_depend_on_the_batches_alone(name):
+    """Ids come in at their second show and go by score: the same ones, with the same weights, in every order."""
+    rules = {"admit": "count", "admit_threshold": 2, "evict": "score", "evict_share": 0.3}
+    losses, weights, store = learnt(Shape(evicts=True), Inline(), rules=FeatureRules(**rules))
+    assert store.counters.refused > 0 and store.counters.evicted > 0
+    for executor in (Shuffled(3), Lanes()):
+        found = learnt(SHAPES[name], executor, rules=FeatureRules(**rules))
+        assert found[:2] == (losses, weights)
+        for counter in ("known", "inserts", "refused", "evicted"):
+            assert getattr(found[2].counters, counter) == getattr(store.counters, counter)
+
+
 @pytest.mark.parametrize("policy", ["clock", "lru", "lfu"])
 def test_what_a_plan_decides_depends_on_the_batches_alone(policy):
     """Hits, misses and write-backs are those of the plain loop, however far ahead and in which order plans are made."""
-    shapes = Shape("slot_cache"), Shape("slot_cache", 2), Shape("slot_cache", 5), Shape("slot_cache", 6, split=True)
-    runs = [(shape, executor) for shape in shapes for executor in (Inline(), Lanes())] + [(shapes[3], Shuffled(5))]
+    split = Shape("slot_cache", 6, split=True)
+    runs = [(Shape("slot_cache"), Inline()), (Shape("slot_cache", 5), Lanes()), (split, Lanes()), (split, Shuffled(5))]
     found = [learnt(shape, executor, policy)[2].counters.as_dict() for shape, executor in runs]
     assert all(counters == found[0] for counters in found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import networkx as nx
 import pytest
 from hypothesis import given
@@ -63,23 +65,29 @@ def closure(pairs) -> set:
     return set(nx.transitive_closure_dag(nx.DiGraph(pairs)).edges)
 
 
+@cache
+def built(shape: Shape) -> Schedule:
+    return build(shape)
+
+
+@cache
+def derived(shape: Shape, batches: int = BATCHES) -> tuple:
+    return tuple(required_pairs(plain_order(built(shape).entries, batches), shape.accesses))
+
+
 @by_form
 def test_table_implies_derivation(shape):
-    schedule = build(shape)
-    derived = required_pairs(plain_order(schedule.entries, BATCHES), shape.accesses)
-    assert set(derived) <= closure(table_pairs(schedule, table(shape), BATCHES))
+    assert set(derived(shape)) <= closure(table_pairs(built(shape), table(shape), BATCHES))
 
 
 @by_form
 def test_derivation_implies_table(shape):
-    schedule = build(shape)
-    derived = required_pairs(plain_order(schedule.entries, BATCHES), shape.accesses)
-    assert set(table_pairs(schedule, table(shape), BATCHES)) <= closure(derived)
+    assert set(table_pairs(built(shape), table(shape), BATCHES)) <= closure(derived(shape))
 
 
 @by_form
 def test_every_row_of_the_table_is_laid_over_the_schedule(shape):
-    schedule = build(shape)
+    schedule = built(shape)
     for row in table(shape):
         assert len(table_pairs(schedule, [row], BATCHES)) == BATCHES + row.delta, row
 
@@ -87,28 +95,30 @@ def test_every_row_of_the_table_is_laid_over_the_schedule(shape):
 @by_form
 def test_templates_are_the_same_for_every_batch(shape):
     """The templates, laid out again, imply every pair derived from scratch on a longer window."""
-    schedule = build(shape)
-    derived = required_pairs(plain_order(schedule.entries, 9), shape.accesses)
-    assert set(derived) <= closure(schedule.required_only().pairs(9))
+    assert set(derived(shape, 9)) <= closure(built(shape).required_only().pairs(9))
 
 
 @by_form
 def test_plain_is_one_total_order(shape):
     """`plain` does not prefetch: its edges leave a single order, batch after batch."""
-    schedule = build(shape)
+    schedule = built(shape)
     graph = nx.DiGraph(schedule.pairs(4))
     assert len(list(nx.topological_generations(graph))) == len(schedule.entries) * 4
 
 
 def reaches(shape: Shape, source: Stage, delta: int, target: Stage) -> bool:
     """Whether source(t+delta) → target(t) is required, directly or through others."""
-    keys = plain_order(build(shape).entries, BATCHES)
-    derived = closure(required_pairs(keys, shape.accesses))
+    keys = plain_order(built(shape).entries, BATCHES)
     last = BATCHES - 1
     first, second = (
         next(k for k in keys if k.stage is s and k.batch == b) for s, b in ((source, last + delta), (target, last))
     )
-    return (first, second) in derived
+    return (first, second) in _closed(shape)
+
+
+@cache
+def _closed(shape: Shape) -> set:
+    return closure(derived(shape))
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -129,7 +139,7 @@ def test_what_the_tiers_leave_free(split):
 @by_depth
 def test_prefetched_depth_is_bounded_and_list_order_is_safe(shape):
     """`build` has validated it; beside that a stage comes exactly its look-ahead before the batch computed."""
-    schedule = build(shape)
+    schedule = built(shape)
     ahead = {entry.stage: entry.ahead for entry in schedule.entries}
     assert ahead[Stage.LOAD] == shape.depth - 1 - (shape.depth == 6 and not shape.split)
     order = closure(schedule.pairs(9))

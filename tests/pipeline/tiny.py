@@ -38,10 +38,12 @@ def make_model(
     return RecModel(store, DLRM(3, FEATURES, DIM, bottom=(8,), top=(8,), seed=5).to(dtype))
 
 
-def tiers_for(shape: Shape, batches: list[Batch], policy: str = "clock", **options) -> Tiers:
-    """The tiers of a shape; a slot cache as small as these batches allow, eviction of all that may go."""
+def tiers_for(
+    shape: Shape, batches: list[Batch], policy: str = "clock", rules: FeatureRules | None = None, **options
+) -> Tiers:
+    """The tiers of a shape; a slot cache as small as these batches allow, eviction of all that may go or by `rules`."""
     if shape.evicts:
-        rules = FeatureRules(evict="age", evict_after=1)
+        rules = rules or FeatureRules(evict="age", evict_after=1)
         object.__setattr__(rules, "evict_every", 1)  # users get no round more often than every tenth batch
         options["features"] = rules
     if shape.tier == "slot_cache":
