@@ -99,4 +99,4 @@ def test_every_part_is_in_the_notebook_and_the_other_way_round(project):
     for part, (heading, _) in PARTS.items():
         assert (f'study.figure("{part}")' in source) == bool(heading) and f'("{part}")' in source
         module = study._module(part)
-        assert callable(module.measure) and callable(module.answers) and (not heading or callable(module.plot))
+        assert callable(module.measure) and (not heading or callable(module.plot))

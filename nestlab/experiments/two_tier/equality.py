@@ -91,10 +91,11 @@ def _under(rule: dict, flags: Techniques) -> Techniques:
 
 
 def _few(flags: list[Techniques]) -> list[Techniques]:
-    """Those in which most can go wrong: prefetched caches."""
-    return [each for each in flags if each.device_tier != "direct" and each.pipeline_depth > 2][
-        :: 2 if len(flags) > 12 else 3
-    ]
+    """Those in which most can go wrong: two buffers, a sweep and foresight, far ahead; and a cache over disk."""
+    far = [each for each in flags if each.pipeline_depth == 6 or (each.disk and each.cache_policy == "clock")]
+    kinds = [each for each in flags if each.pipeline_depth == 5 and each.device_tier != "direct"]
+    far += [each for each in kinds if each.device_tier == "dual_buffer" or each.cache_policy == "oracle"]
+    return [each for each in far if each.device_tier != "direct"]
 
 
 def _run(setup: Setup, stream: Stream) -> _Trained:
@@ -152,42 +153,45 @@ def _bit_equal(one: _Trained, other: _Trained) -> bool:
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """A cell a tier and depth: the largest difference of any number, and how many rows were written back on the way."""
+    """A cell a set-up, a row a tier: the largest difference of any number, and how many rows were written back."""
     parts = ["max_difference_weights", "max_difference_states", "max_difference_dense"]
-    named = frame.assign(row=_row_names(frame), largest=frame[parts].max(axis=1))
-    cells = named.groupby(["row", "depth"], sort=False).agg(
-        largest=("largest", "max"), equal=("bit_equal", "all"), writebacks=("writebacks", "sum")
-    )
-    names, depths = list(dict.fromkeys(named["row"])), sorted(named["depth"].unique())
+    told = frame.assign(variant=_variants(frame), largest=frame[parts].max(axis=1))
+    tiers, variants = list(dict.fromkeys(told["tier"])), list(dict.fromkeys(told["variant"]))
     with plotting.style():
-        figure = plotting.new_figure(8.0, 1.3 + 0.36 * len(names))
+        figure = plotting.new_figure(10.0, 1.9 + 0.42 * len(tiers))
         axes = figure.add_subplot()
-        for (name, depth), cell in cells.iterrows():
-            _cell(axes, depths.index(depth), names.index(name), cell)
-        axes.set_xticks(range(len(depths)), [f"{depth}" for depth in depths])
-        axes.set_yticks(range(len(names)), names)
-        axes.set(xlim=(-0.5, len(depths) - 0.5), ylim=(len(names) - 0.5, -0.5), xlabel="batches in flight")
+        for row in told.to_dict("records"):
+            _cell(axes, variants.index(row["variant"]), tiers.index(row["tier"]), row)
+        axes.set_xticks(range(len(variants)), variants, fontsize=7)
+        axes.set_yticks(range(len(tiers)), tiers)
+        axes.set(xlim=(-0.5, len(variants) - 0.5), ylim=(len(tiers) - 0.5, -0.5))
+        axes.set_xlabel("batches in flight; and what else there is")
         axes.grid(False)
-        axes.set_title(f"{title}\nlargest difference to `direct` of any weight or state; green: every bit is equal")
+        what = (
+            "largest difference to `direct` of any weight or state, rows written back below; green: every bit is equal"
+        )
+        axes.set_title(f"{title}\n{what}")
     return figure
 
 
-def _row_names(frame: pd.DataFrame) -> pd.Series:
-    names = frame["tier"] + frame["disk"].map({True: ", over disk", False: ""})
-    names += frame["evict"].map(lambda rule: "" if rule == "none" else f", evicting by {rule}")
-    return names + frame["optimizer"].map(lambda name: "" if name == frame["optimizer"].iloc[0] else f", {name}")
+def _variants(frame: pd.DataFrame) -> pd.Series:
+    """All of a set-up but its tier, a line each."""
+    names = frame["depth"].astype(str) + frame["disk"].map({True: "\nover disk", False: ""})
+    names += frame["evict"].map(lambda rule: "" if rule == "none" else f"\nevicts by {rule}")
+    return names + frame["optimizer"].map(lambda name: "" if name == frame["optimizer"].iloc[0] else f"\n{name}")
 
 
-def _cell(axes: Axes, x: int, y: int, cell: pd.Series) -> None:
-    colour = plotting.pale(plotting.PALETTE["green" if cell["equal"] else "vermilion"])
-    axes.barh(y, 0.92, 0.84, left=x - 0.46, color=colour)
-    text = f"{cell['largest']:g}\n{cell['writebacks']:,.0f} written back"
+def _cell(axes: Axes, x: int, y: int, row: dict) -> None:
+    colour = plotting.pale(plotting.PALETTE["green" if row["bit_equal"] else "vermilion"])
+    axes.barh(y, 0.94, 0.86, left=x - 0.47, color=colour)
+    text = f"{row['largest']:g}\n{row['writebacks']:,.0f}"
     axes.text(x, y, text, ha="center", va="center", fontsize=7, linespacing=1.1)
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row a tier: the largest differences over its set-ups."""
-    named = frame.assign(tier=_row_names(frame))
+    """A row a tier and what else there is: the largest differences over its depths."""
+    besides = _variants(frame).str.partition("\n")[2].str.replace("\n", ", ")
+    named = frame.assign(tier=frame["tier"] + besides.map(lambda text: f", {text}" if text else ""))
     columns = {"depth": lambda depths: ", ".join(map(str, depths)), "steps": "first", "bit_equal": "all"}
     columns |= {name: "max" for name in frame.columns if name.startswith("max_difference")}
     columns |= {"writebacks": "sum", "evicted": "sum"}

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from nestlab import plotting
 from nestlab.experiments.two_tier.one_pass import Stream, open_stream
 from nestlab.experiments.two_tier.settings import Settings
-from nestlab.experiments.two_tier.setups import EMULATED, Setup, repeated
+from nestlab.experiments.two_tier.setups import Setup, repeated
 from nestlab.pipeline import Pipeline
 from nestlab.techniques import Techniques
 from nestlab.tracing import Trace, exposed_time, summary
@@ -149,7 +149,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
     """Bars: the step by tier and depth, and in it the time that compute waited for retrieval."""
     reference, linked = frame[frame["link"] == ""].iloc[0], frame[frame["link"] != ""]
     with plotting.style():
-        figure = plotting.new_figure(8.0, 4.2)
+        figure = plotting.new_figure(10.0, 4.2)
         axes = figure.add_subplot()
         axes.axhspan(reference["step_ms_low"], reference["step_ms_high"], color=plotting.IDLE, zorder=0)
         look = {"color": plotting.INK, "linestyle": "--", "linewidth": 1}
@@ -159,7 +159,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         axes.set_ylim(0, linked["step_ms_high"].max() * 1.18)
         axes.grid(False, axis="x")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        axes.set_title(f"{title}\n{EMULATED}: {linked['link'].iloc[0]}, host to device and back")
+        axes.set_title(f"{title}\nlink between host and device: {linked['link'].iloc[0]}")
     return figure
 
 

@@ -23,7 +23,7 @@ PARTS = {
     "swaps": ("Swap volume: records of weights and states", ""),
     "prefetch": ("Step time with and without prefetch", ""),
     "timelines": ("The stages of the two articles, as they ran", ""),
-    "equality": ("What the tiers change in the result: nothing", ""),
+    "equality": ("What the tiers change in the result", ""),
     "retrieval": ("Look-ups over buckets and threads", "distinct ids, drawn uniformly (SYNTHETIC)"),
     "growth": ("Tables that grow from empty", ""),
     "memory": ("A map of the ids seen, against tables of given size", ""),
@@ -31,8 +31,11 @@ PARTS = {
     "cold_start": ("The first batches: cold start", ""),
     "host_capacity": ("Less host memory, more disk traffic", ""),
     "exports": ("Full and incremental exports", ""),
+    "peaks": ("Where the bytes of a row are", ""),
     "checks": ("", ""),
 }
+# The function of a part that makes the table which is shown, where it is not called `digest`.
+_DIGESTS = {"growth": "stops", "cold_start": "first_batches"}
 _PACKAGE = "nestlab.experiments.two_tier"
 
 
@@ -73,13 +76,13 @@ class Study:
 
     def table(self, part: str) -> pd.DataFrame:
         """What a reader is shown of a part: its digest where it has one, rounded."""
-        digest = getattr(_module(part), "digest", None)
+        digest = getattr(_module(part), _DIGESTS.get(part, "digest"), None)
         frame = self.frame(part)
         return (frame if digest is None else digest(frame)).round(4)
 
     def beside(self, part: str) -> pd.DataFrame:
         """The claims that a part answers: published, obtained, verdict."""
-        return claims.beside(claims.combine(_module(part).answers(self.frame(part))))
+        return claims.beside(claims.combine(_answered(part, self.frame(part))))
 
     def claims(self) -> pd.DataFrame:
         """All claims that the parts answered; kept in the run, where `nestlab claims` finds them."""
@@ -101,7 +104,7 @@ class Study:
                 rows = frame.drop_duplicates([*names, *columns])
                 shown.append(rows[[*names, *columns]].assign(part=part))
         found = pd.concat(shown, ignore_index=True)
-        found = found[["part", *[name for name in found.columns if name != "part"]]]
+        found = found[["part", *[name for name in found.columns if name != "part"]]].replace("\n", " ", regex=True)
         self.run.table("bytes_a_row", found)
         return found.round(1)
 
@@ -113,7 +116,7 @@ class Study:
         return str(self.run.path)
 
     def _answers(self) -> list[claims.Answer]:
-        return claims.combine(each for part in self.frames for each in _module(part).answers(self.frames[part]))
+        return claims.combine(each for part, frame in self.frames.items() for each in _answered(part, frame))
 
     def _key_figures(self) -> dict[str, float]:
         verdicts = claims.beside(self._answers())["verdict"].value_counts()
@@ -153,6 +156,12 @@ def two_tier(
 
 def _module(part: str) -> ModuleType:
     return importlib.import_module(f"{_PACKAGE}.{part}")
+
+
+def _answered(part: str, frame: pd.DataFrame) -> list[dict]:
+    """What a part says of claims; some say nothing."""
+    answers = getattr(_module(part), "answers", None)
+    return [] if answers is None else answers(frame)
 
 
 def _data(frame: pd.DataFrame) -> str | None:

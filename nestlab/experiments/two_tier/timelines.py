@@ -14,7 +14,7 @@ from nestlab.experiments import claims
 from nestlab.experiments.two_tier.one_pass import open_stream
 from nestlab.experiments.two_tier.prefetch import LINK, bytes_a_row
 from nestlab.experiments.two_tier.settings import Settings
-from nestlab.experiments.two_tier.setups import EMULATED, Setup
+from nestlab.experiments.two_tier.setups import Setup
 from nestlab.techniques import preset
 from nestlab.tracing import Trace
 
@@ -90,7 +90,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         for axes, name in zip(grid[:, 0], presets, strict=True):
             _panel(axes, name, frame[frame["preset"] == name])
         grid[-1, 0].set_xlabel("time in ms; the number is the batch")
-        figure.suptitle(f"{title}\n{EMULATED}: {LINK}, host to device and back", x=0.01, ha="left", fontsize=10)
+        figure.suptitle(f"{title}\nlink between host and device: {LINK}", x=0.01, ha="left", fontsize=10)
     return figure
 
 
