@@ -57,8 +57,8 @@ class Copies:
         return copy.records
 
     def down(self, records: Tensor) -> Copy:
-        """Records [n, width] of the device, to host memory; what computes on after this call may change the originals'
-        place, not `records` itself."""
+        """Records [n, width], gathered on the device, to host memory. Nobody may change `records` from here on; where
+        they were gathered from is free."""
         if self._stream is None:
             return Copy(records)
         self._stream.wait_stream(torch.accelerator.current_stream(self.device))

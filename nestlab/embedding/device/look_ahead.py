@@ -111,7 +111,7 @@ class LookAhead:
             raise RuntimeError(f"look-ahead: batch {self._first} is not the one that was foreseen")
         queue = [*self._window, *([None] if self._ended else []), *self._waiting]
         at = next((i for i, known in enumerate(queue) if known is not None and _same(known, keys)), None)
-        self._waiting = deque([keys] if at is None else queue[at:])
+        self._waiting = deque([keys, None] if at is None else queue[at:])
         self._window.clear()
         self._ended, self._uses = False, _Uses(self._first)
         return list(self._complete())
