@@ -11,7 +11,7 @@ from nestlab.experiments.two_tier.by_hand import ByHand, occurrences
 from nestlab.experiments.two_tier.one_pass import distinct_ids, open_stream, rounds
 from nestlab.experiments.two_tier.settings import Settings
 
-SMALL = Settings(dataset="kuairand-synth", rows=3_000, batch_size=64, steps=24, seconds=0.1)
+SMALL = Settings(dataset="kuairand-synth", rows=3_000, batch_size=32, steps=24, seconds=0.1)
 
 A, B, C = (0, 7), (0, -3), (1, 7)
 
@@ -91,7 +91,7 @@ def test_answers_follow_from_the_table(table):
 def test_a_plot_says_what_data_it_is_of(table):
     figure = features.plot(table, "SYNTHETIC, 3,000 rows")
     assert "SYNTHETIC" in figure.get_suptitle()
-    assert len(figure.axes) == 2
+    assert len(figure.axes) == 3
 
 
 def test_rounds_end_with_the_time():

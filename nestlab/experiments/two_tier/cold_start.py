@@ -149,7 +149,9 @@ def first_batches(frame: pd.DataFrame) -> pd.DataFrame:
     late = frame[frame["batch"] > FIRST].groupby("start", sort=False)
     last = frame[frame["batch"] == frame["batch"].max()].groupby("start", sort=False)
     table = early[["loss_nats", "hit_share", "refused_share"]].mean().add_prefix(f"first_{FIRST}_")
-    return table.join(late[["loss_nats", "hit_share"]].mean().add_prefix("later_")).join(last["rows"].mean())
+    return (
+        table.join(late[["loss_nats", "hit_share"]].mean().add_prefix("later_")).join(last["rows"].mean()).reset_index()
+    )
 
 
 def answers(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -133,6 +133,11 @@ def answers(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{"claim_id": i, "obtained": value, "how": "measured", "note": text} for i, (value, text) in found.items()]
 
 
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a number of steps, means over the repetitions."""
+    return _means(frame).drop(columns=["repetition", "touched", "adds_up", "cached_equals_flat"], errors="ignore")
+
+
 def _means(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.groupby("steps_since").mean(numeric_only=True).reset_index()
 

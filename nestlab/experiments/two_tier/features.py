@@ -5,21 +5,18 @@ JD's article names admission and eviction without a figure; RecSDK's code has th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 
-from nestlab import plotting
 from nestlab.embedding import EmbeddingStore, Tiers
 from nestlab.embedding.features import FeatureRules
 from nestlab.experiments.two_tier.by_hand import ByHand, Occurrences, occurrences
-from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, open_stream, rounds
+from nestlab.experiments.two_tier.features_plot import draw
+from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, open_stream, rounds, smallest_cache
 from nestlab.experiments.two_tier.settings import Settings
 from nestlab.experiments.two_tier.training import Model, Trained, quality, table_size, train
 
@@ -27,8 +24,9 @@ THRESHOLDS = (2, 4, 8, 16)
 SCORES = (2, 4, 8, 16, 32)  # a show counts 1, a click 10
 AGES = (0.05, 0.125, 0.5)  # of the steps
 SHARES = (0.05, 0.2, 0.5)  # of the rows in use, a round
+CACHE_SHARE = 0.1  # slots over the distinct ids of the stream: the same cache for every rule
 SKETCH_BYTES = 64 << 10  # about two counters an id of the real log: small enough to err
-FEW_SECONDS = 10.0  # below, every other setting will do
+ALL_SECONDS, FEW_SECONDS = 100.0, 10.0  # from which on all settings are tried; below which count too has every other
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,15 @@ class Setting:
 def choose(settings: Settings, steps: int) -> list[Setting]:
     """`none` first."""
     every = max(10, steps // 10)
-    step = 2 if settings.seconds < FEW_SECONDS else 1
+    step = 1 if settings.seconds >= ALL_SECONDS else 2
+    count_step = 1 if settings.seconds >= FEW_SECONDS else 2
     found = [Setting("none", 1, "occurrences", FeatureRules())]
     for rule, values, unit in (
-        ("count", THRESHOLDS, "occurrences"),
-        ("sketch", THRESHOLDS, "occurrences"),
-        ("show_click", SCORES, "score"),
+        ("count", THRESHOLDS[::count_step], "occurrences"),
+        ("sketch", THRESHOLDS[::step], "occurrences"),
+        ("show_click", SCORES[::step], "score"),
     ):
-        for value in values[::step]:
+        for value in values:
             rules = FeatureRules(admit=rule, admit_threshold=value, evict_every=every, sketch_bytes=SKETCH_BYTES)
             found.append(Setting(rule, value, unit, rules))
     for share in AGES[::step]:
@@ -70,20 +69,32 @@ def measure(settings: Settings) -> pd.DataFrame:
     themselves keep), disk_bytes (0), total_bytes, refused_share (of the look-ups of unique keys in training),
     evicted_rows, auc, auc_low, auc_high (95 % over resampled held-out rows), log_loss_nats, step_ms (median);
     as_by_hand (the keys with a row are those of the rules worked in plain Python; None for a sketch, whose counts are
-    estimates), refused_read_default (ids without a row read the constant, and are in no export); how_obtained.
+    estimates), refused_read_default (ids without a row read the constant, and are in no export); slots, hit_share (of a
+    slot cache under lru that all of these trainings have above the table: of the look-ups that are not refused);
+    how_obtained.
     """
     stream = open_stream(settings)
     counted, chosen = list(occurrences(stream.train)), choose(settings, len(stream.train))
+    slots = max(int(CACHE_SHARE * sum(map(len, distinct_ids(stream.train)))), smallest_cache(stream))
     rows = []
     for repetition in rounds(settings):
         for setting in chosen:
-            rows.append({"repetition": repetition, **_one(settings, stream, setting, settings.seed + repetition)})
+            tiers = _tiers(settings, setting.rules, slots)
+            rows.append(
+                {"repetition": repetition, **_one(settings, stream, setting, tiers, settings.seed + repetition)}
+            )
             rows[-1]["as_by_hand"] = _as_by_hand(rows[-1].pop("keys"), setting, counted) if not repetition else None
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).assign(slots=slots, how_obtained="measured")
 
 
-def _one(settings: Settings, stream: Stream, setting: Setting, seed: int) -> dict[str, Any]:
-    tiers = Tiers(features=setting.rules, device=settings.device)
+def _tiers(settings: Settings, rules: FeatureRules, slots: int) -> Tiers:
+    """A cache changes no number that is learnt, so that one training answers for table and cache."""
+    return Tiers(
+        device_tier="slot_cache", cache_policy="lru", cache_slots=slots, features=rules, device=settings.device
+    )
+
+
+def _one(settings: Settings, stream: Stream, setting: Setting, tiers: Tiers, seed: int) -> dict[str, Any]:
     trained = train(Model(seed=seed, tiers=tiers, device=settings.device).build(stream), stream.train)
     size = table_size(trained.store)
     keys = with_row(trained.store, stream.features)
@@ -97,14 +108,18 @@ def _one(settings: Settings, stream: Stream, setting: Setting, seed: int) -> dic
         "step_ms": float(np.median(trained.step_ms)),
         "refused_read_default": _untouched(trained.store, stream, keys) if setting.rules.admit != "none" else None,
         "keys": keys,
-        "how_obtained": "measured",
     }
 
 
 def _counted(trained: Trained) -> dict[str, float]:
     counters = trained.store.counters
-    asked = counters.known + counters.inserts + counters.refused
-    return {"refused_share": counters.refused / asked, "evicted_rows": counters.evicted}
+    found = counters.known + counters.inserts
+    refused = counters.refused / (found + counters.refused)
+    return {
+        "refused_share": refused,
+        "evicted_rows": counters.evicted,
+        "hit_share": counters.hits / found if found else np.nan,
+    }
 
 
 def with_row(store: EmbeddingStore, features: tuple[str, ...]) -> list[np.ndarray]:
@@ -159,66 +174,17 @@ def _falls(frame: pd.DataFrame, rule: str) -> bool:
     return bool((first["rows"].diff().dropna() < 0).all())
 
 
-LABELS = {
-    "none": "every id, for good",
-    "count": "admitted by count",
-    "sketch": "admitted by count-min sketch",
-    "show_click": "admitted by shows and clicks",
-    "age": "evicted by age",
-    "score": "evicted by score",
-}
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a setting, means over the repetitions; auc_lost: against the table without rules."""
+    shown = ["rows", "total_bytes", "refused_share", "evicted_rows", "hit_share", "auc", "auc_low", "auc_high"]
+    means = _means(frame)[["rule", "value", "unit", *shown, "log_loss_nats"]]
+    return means.assign(auc_lost=means.loc[means["rule"] == "none", "auc"].iloc[0] - means["auc"])
+
+
+def _means(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.groupby(["rule", "value", "unit"], sort=False).mean(numeric_only=True).reset_index()
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """Rows against held-out AUC, and refused look-ups and bytes against the threshold; points are labelled by it."""
-    first = frame.groupby(["rule", "value", "unit"], sort=False).mean(numeric_only=True).reset_index()
-    with plotting.style():
-        figure = plotting.new_figure(10, 4.4)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-        sizes, refused = figure.subplots(1, 2, width_ratios=(1.6, 1))
-        _draw_sizes(sizes, first)
-        _draw_refused(refused, first)
-        figure.legend(*sizes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return figure
-
-
-def _draw_sizes(axes: Axes, frame: pd.DataFrame) -> None:
-    for number, (rule, lines) in enumerate(_by_rule(frame)):
-        look = plotting.series_style(number)
-        if rule == "none":
-            axes.axhspan(lines["auc_low"].iloc[0], lines["auc_high"].iloc[0], color=plotting.IDLE, zorder=0)
-            look |= {"markersize": 10, "linestyle": "none"}
-        axes.plot(lines["rows"], lines["auc"], label=LABELS[rule], **look)
-        if rule in NUMBERED:
-            _number(axes, lines, NUMBERED[rule])
-    axes.set(xlabel="rows in the tables at the end", ylabel="held-out AUC", xlim=(0, None))
-    note = "band: 95 % interval of the AUC without rules\nsmall numbers: threshold (by count), batches (by age)"
-    axes.set_title(note, fontsize=8)
-    axes.margins(y=0.1)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-# Which points bear their setting, and where: two rules are enough to read the others by, more would overlap.
-NUMBERED = {"count": (-5, 7, "right"), "age": (6, -9, "left")}
-
-
-def _number(axes: Axes, lines: pd.DataFrame, where: tuple[int, int, str]) -> None:
-    for x, y, value in zip(lines["rows"], lines["auc"], lines["value"], strict=True):
-        text = axes.annotate(f"{value:g}", (x, y), where[:2], textcoords="offset points", ha=where[2], va="center")
-        text.set(fontsize=7, path_effects=[withStroke(linewidth=2, foreground=plotting.PAPER)])
-
-
-def _draw_refused(axes: Axes, frame: pd.DataFrame) -> None:
-    for number, (rule, lines) in enumerate(_by_rule(frame)):
-        if rule in ("count", "sketch", "show_click"):
-            axes.plot(lines["value"], 100 * lines["refused_share"], **plotting.series_style(number))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set(xlabel="threshold (occurrences, or score)", ylabel="refused look-ups of unique keys (%)", ylim=(0, None))
-
-
-def _by_rule(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    for rule in LABELS:
-        lines = frame[frame["rule"] == rule].sort_values("value")
-        if len(lines):
-            yield rule, lines
+    """Rows against held-out AUC, refused look-ups against the threshold, rows against the hits of a cache."""
+    return draw(_means(frame), title, frame["slots"].iloc[0])

@@ -108,6 +108,13 @@ def answers(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return []
 
 
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a capacity, means over the repetitions."""
+    shown = ["host_bytes", "kb_read_a_step", "kb_written_a_step", "found_in_memory", "step_ms", "step_ratio"]
+    told = frame.groupby(["capacity", "fits"], sort=False, dropna=False)
+    return told[shown].mean().reset_index().sort_values("capacity", ignore_index=True)
+
+
 DIRECTIONS = {"kb_read_a_step": "read up", "kb_written_a_step": "written down"}
 
 
@@ -133,7 +140,8 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         spread = np.stack([median - ratio.min(), ratio.max() - median])
         step.errorbar(at, median, spread, capsize=3, **plotting.series_style(0))
         step.axhline(1, color=plotting.INK, linewidth=0.8)
-        step.set(ylabel="step time over all in memory", ylim=(0, None))
+        step.set(ylabel="step time over all in memory")
+        step.set_ylim(0, 1.2 * max(1.0, disk["step_ratio"].max() if len(disk) else 1.0))
         step.set_title("median; bars: least and most of the repetitions", fontsize=8)
         for axes in (traffic, found, step):
             _across(axes, frame)

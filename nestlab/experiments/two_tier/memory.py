@@ -148,9 +148,19 @@ def answers(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return []
 
 
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a kind of table, means over the repetitions."""
+    shown = ["rows", "total_bytes", "bytes_a_row", "sharing_ids", "auc", "auc_low", "auc_high", "log_loss_nats"]
+    return _means(frame)[["kind", "share", *shown]]
+
+
+def _means(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.groupby(["kind", "share"], sort=False, dropna=False).mean(numeric_only=True).reset_index()
+
+
 def plot(frame: pd.DataFrame, title: str) -> Figure:
     """Bytes against AUC, ids that share a row, and what a row of each kind takes."""
-    means = frame.groupby(["kind", "share"], sort=False, dropna=False).mean(numeric_only=True).reset_index()
+    means = _means(frame)
     with plotting.style():
         figure = plotting.new_figure(10, 4.2)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)

@@ -67,6 +67,12 @@ def largest_batch(stream: Stream) -> int:
     return max(sum(map(len, distinct_ids((batch,)))) for batch in stream.train)
 
 
+def smallest_cache(stream: Stream) -> int:
+    """Slots that two batches need: the largest union of a training batch's keys and those of the one before."""
+    pairs = zip(stream.train, (*stream.train[1:], stream.train[-1]), strict=True)
+    return max(sum(map(len, distinct_ids(pair))) for pair in pairs)
+
+
 def rounds(settings: Settings, most: int = 3, least: int = 1) -> Iterator[int]:
     """Numbers of repetitions 0, 1, …: at least `least`, then as long as another one fits into `settings.seconds`."""
     started = time.perf_counter()
