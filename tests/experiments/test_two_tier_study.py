@@ -11,6 +11,7 @@ from nestlab import results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.experiments import claims as register
 from nestlab.experiments.two_tier import claims, study
+from nestlab.experiments.two_tier.shown import Shown
 from nestlab.experiments.two_tier.study import PARTS, two_tier
 
 
@@ -100,3 +101,9 @@ def test_every_part_is_in_the_notebook_and_the_other_way_round(project):
         assert (f'study.figure("{part}")' in source) == bool(heading) and f'("{part}")' in source
         module = study._module(part)
         assert callable(module.measure) and (not heading or callable(module.plot))
+
+
+def test_a_notebook_shows_texts_in_full_and_numbers_short():
+    text = "a sentence that is longer than the fifty characters which pandas shows of a text"
+    html = Shown({"what": [text], "bytes": [1187584.4], "rate": [0.123456], "none": [float("nan")]})._repr_html_()
+    assert text in html and "1,187,584" in html and "0.1235" in html and "nan" not in html.lower()

@@ -60,7 +60,7 @@ class Setup:
         where = device.resolve(self.device)
         link = Link(LinkModel.parse(self.link)) if self.link else None
         store = EmbeddingStore(
-            [TableConfig(name, DIM) for name in stream.features],
+            [TableConfig(name, DIM, initial_rows=1) for name in stream.features],  # so that bytes follow the keys
             optimizer(self.optimizer, lr=LR),
             seed=self.seed,
             tiers=Tiers.of(self.flags, where, link),

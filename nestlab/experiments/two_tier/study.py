@@ -14,6 +14,7 @@ from nestlab import data, device, plotting, results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.experiments.two_tier import claims
 from nestlab.experiments.two_tier.settings import Settings, settings
+from nestlab.experiments.two_tier.shown import Shown
 
 # Part → heading of its figure, and its data where they are not those of the training.
 PARTS = {
@@ -36,6 +37,8 @@ PARTS = {
 }
 # The function of a part that makes the table which is shown, where it is not called `digest`.
 _DIGESTS = {"growth": "stops", "cold_start": "first_batches"}
+_ABOUT = ["preset", "tier", "depth", "disk", "evict", "optimizer"]  # what tells set-ups apart
+_BYTES = ["device_bytes_a_row", "host_bytes_a_row"]
 _PACKAGE = "nestlab.experiments.two_tier"
 
 
@@ -75,38 +78,35 @@ class Study:
         return self.frames[part]
 
     def table(self, part: str) -> pd.DataFrame:
-        """What a reader is shown of a part: its digest where it has one, rounded."""
+        """What a reader is shown of a part: its digest where it has one."""
         digest = getattr(_module(part), _DIGESTS.get(part, "digest"), None)
         frame = self.frame(part)
-        return (frame if digest is None else digest(frame)).round(4)
+        return Shown(frame if digest is None else digest(frame))
 
     def beside(self, part: str) -> pd.DataFrame:
         """The claims that a part answers: published, obtained, verdict."""
-        return claims.beside(claims.combine(_answered(part, self.frame(part))))
+        return Shown(claims.beside(claims.combine(_answered(part, self.frame(part)))))
 
     def claims(self) -> pd.DataFrame:
         """All claims that the parts answered; kept in the run, where `nestlab claims` finds them."""
         answers = self._answers()
         self.run.table("claims", claims.register.table(answers))
-        return claims.beside(answers)
+        return Shown(claims.beside(answers))
 
     def still_open(self) -> pd.DataFrame:
         """The claims that this notebook is to answer and did not, with the reasons."""
-        return claims.still_open(self._answers())
+        return Shown(claims.still_open(self._answers()))
 
     def bytes_a_row(self) -> pd.DataFrame:
         """Bytes of the tables a row of theirs, in the device tier and in host memory, of every set-up that tells."""
-        columns = ["device_bytes_a_row", "host_bytes_a_row"]
         shown = []
         for part, frame in self.frames.items():
-            if set(columns) <= set(frame.columns):
-                names = [name for name in ("preset", "tier", "depth", "disk") if name in frame.columns]
-                rows = frame.drop_duplicates([*names, *columns])
-                shown.append(rows[[*names, *columns]].assign(part=part))
-        found = pd.concat(shown, ignore_index=True)
-        found = found[["part", *[name for name in found.columns if name != "part"]]].replace("\n", " ", regex=True)
+            if set(_BYTES) <= set(frame.columns):
+                about = [name for name in _ABOUT if name in frame.columns]
+                shown.append(frame.drop_duplicates([*about, *_BYTES])[[*about, *_BYTES]].assign(part=part))
+        found = pd.concat(shown, ignore_index=True).reindex(columns=["part", *_ABOUT, *_BYTES])
         self.run.table("bytes_a_row", found)
-        return found.round(1)
+        return Shown(found.replace("\n", " ", regex=True).astype(dict.fromkeys(_ABOUT, object)).fillna(""))
 
     def finish(self) -> str:
         """Closes the run; the folder it lies in."""
