@@ -35,6 +35,7 @@ class GroupResidency:
         fresh: [n] int64, positions of the keys whose rows are new: their records are unwritten before `retrieve`.
         number: of the training batch in the store's own count, from 1; for an evaluation that of the last one.
         train: False for evaluation, which changes nothing.
+        in_use: keys of the group that have a row, this batch's included.
         rowless: [n] int64, positions of the keys without a row.
         work: what the device tier keeps of this batch between its calls.
     """
@@ -44,6 +45,7 @@ class GroupResidency:
     fresh: np.ndarray
     number: int
     train: bool
+    in_use: int = 0
     work: Any = None
     rowless: np.ndarray = field(init=False)
 

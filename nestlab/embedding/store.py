@@ -117,8 +117,8 @@ class EmbeddingStore:
         try:
             for tier, group in zip(self.tiers, residency.groups, strict=True):
                 tier.require_room(group)
-        except UserError:
-            self._undo(residency)
+        except UserError:  # with it go the batches that were resolved after it, whose keys may be this one's
+            self._undo([later for number, later in sorted(self._live.items()) if number >= residency.number])
             raise
         for tier, group in zip(self.tiers, residency.groups, strict=True):
             tier.plan(group)
@@ -202,11 +202,19 @@ class EmbeddingStore:
             self.counters.evicted += rows.size
 
     def settle(self) -> None:
-        """Makes the calls that interrupted batches still owe, but for their update, so that others can follow."""
-        for residency in list(self._live.values()):
+        """Ends the batches that were broken off, so that others can follow: they make the calls they still owe, but for
+        their update, and new keys that were never trained go again.
+        """
+        live = sorted(self._live.values(), key=lambda residency: residency.number)
+        self._undo([residency for residency in live if Call.PLAN not in residency.done])
+        planned = [residency for residency in live if Call.PLAN in residency.done]
+        for residency in planned:
             for call, method in self._owed():
                 if call not in residency.done:
                     method(residency)
+        for residency in planned:
+            if Call.APPLY not in residency.done:
+                self._drop_new(residency)
 
     def flush(self) -> None:
         """Makes the host tier hold the newest record of every row; what is cached stays cached.
@@ -267,7 +275,7 @@ class EmbeddingStore:
 
     def _resolve_group(self, host: HostTier, keys: KeySet, number: int, oldest: int) -> GroupResidency:
         rows, fresh = host.resolve(keys, number, oldest)
-        held = GroupResidency(keys, rows, fresh, number, True)
+        held = GroupResidency(keys, rows, fresh, number, True, len(host.index))
         self.counters.inserts += fresh.size
         self.counters.known += len(keys) - fresh.size - held.rowless.size
         self.counters.refused += held.rowless.size
@@ -283,13 +291,21 @@ class EmbeddingStore:
         self.tiers[group].look(held)
         return held
 
-    def _undo(self, residency: Residency) -> None:
-        """A batch that does not fit leaves no key behind."""
-        for host, group in zip(self.hosts, residency.groups, strict=True):
-            host.undo(group)
+    def _undo(self, refused: Sequence[Residency]) -> None:
+        """Batches that were resolved and never planned leave no key behind, the last one first."""
+        for residency in reversed(refused):
+            for host, group in zip(self.hosts, residency.groups, strict=True):
+                host.undo(group)
+                self.counters.inserts -= group.fresh.size
+            residency.done.append(Call.RELEASE)
+            self._live.pop(residency.number, None)
+
+    def _drop_new(self, residency: Residency) -> None:
+        """Takes away the keys that a batch brought in which was never trained. No batch is in flight."""
+        for host, tier, group in zip(self.hosts, self.tiers, residency.groups, strict=True):
+            tier.forget(group.rows[group.fresh])
+            host.drop(group.keys.take(group.fresh))
             self.counters.inserts -= group.fresh.size
-        residency.done.append(Call.RELEASE)
-        self._live.pop(residency.number, None)
 
     def _call(self, name: str, residency: Residency, call: Callable, done: Call) -> None:
         residency.require_live(name)
@@ -300,7 +316,6 @@ class EmbeddingStore:
 
     def _owed(self) -> tuple[tuple[Call, Callable[[Residency], None]], ...]:
         return (
-            (Call.PLAN, self.plan),
             (Call.RETRIEVE, self.retrieve),
             (Call.COMMIT, self.commit),
             (Call.WRITEBACK, self.writeback),

@@ -97,7 +97,7 @@ class SlotCache:
     def plan(self, residency: GroupResidency) -> None:
         self.map.require_room(residency.rows)
         foresight = self._ahead.advance(residency.keys, self._host.find) if self._ahead else None
-        plan = self.map.plan(residency.rows, self._host.rows.used, foresight)
+        plan = self.map.plan(residency.rows, residency.in_use, foresight)
         slots = plan.slots
         if residency.rowless.size:
             slots = slots.copy()
