@@ -80,7 +80,7 @@ def test_less_memory_more_traffic_and_the_same_numbers(capacities):
 
 
 def test_an_increment_has_the_touched_rows_and_adds_up(saves):
-    """Broken on purpose: an increment that leaves out the newest batch's rows: neither holds."""
+    """Broken on purpose: an increment from one batch too late: empty after one step, so that the part stops."""
     assert (saves["rows_increment"] == saves["touched"]).all()
     assert saves["adds_up"].all() and saves["cached_equals_flat"].all()
     assert (saves["bytes_increment"] < saves["bytes_full"]).all()

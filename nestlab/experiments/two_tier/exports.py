@@ -3,6 +3,8 @@
 JD's article names incremental export without a figure (papers.md 4.2). Predicted before the first run: an increment has
 the rows of its steps and no others, so it is smaller by the share of the table that they touch (on the real log some
 4 % for one step, a third for fifty), and quicker by less, because every save opens and names the same number of files.
+Found on KuaiRand-Pure (`quick`): 5 % and 57 %, bytes accordingly 17.7 and 1.7 to 1; tables so small are as quickly saved
+in full as in part.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from nestlab import plotting
 from nestlab.batch import Batch
@@ -155,6 +158,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
             ratio.plot(means["steps_since"], means[f"ratio_{what}"], label=label, **plotting.series_style(number + 2))
         ratio.axhline(1, color=plotting.INK, linewidth=0.8)
         ratio.set(ylabel="full over incremental", yscale="log")
+        ratio.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ratio.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         for axes in (size, seconds, ratio):
             axes.set(xscale="log", xlabel="training steps since the full export")

@@ -133,7 +133,8 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         ):
             traffic.plot(at, means[column], label=label, **plotting.series_style(number))
         traffic.legend(loc="upper right")
-        traffic.set(ylabel="disk traffic (kB a step)", ylim=(0, None))
+        traffic.set(ylabel="disk traffic (kB a step)")
+        traffic.set_ylim(0, 1.4 * max(1.0, disk[list(DIRECTIONS)].max(axis=None) if len(disk) else 1.0))
         found.plot(at, 100 * means["found_in_memory"], **plotting.series_style(0))
         found.set(ylabel="rows found in memory (%)", ylim=(0, 103))
         median = ratio.median()
@@ -156,4 +157,6 @@ def _across(axes: Axes, frame: pd.DataFrame) -> None:
     refused = frame.loc[~frame["fits"], "capacity"]
     if len(refused):
         axes.axvspan(100 * min(SHARES) / 1.2, 110 * refused.max(), color=plotting.IDLE, zorder=0)
+        place = {"transform": axes.get_xaxis_transform(), "rotation": 90, "fontsize": 7, "va": "bottom"}
+        axes.text(105 * min(SHARES), 0.04, "refused: one batch does not fit", **place)
     axes.set_xlim(100 * min(SHARES) / 1.2, 120)

@@ -3,6 +3,8 @@
 The article gives the idea and no figure (papers.md 4.2). Predicted before the first run: ids of the real log reach ten
 digits, so that a table over their range takes terabytes; a map takes some 160 bytes a row, of which the index is a
 fifth; hashing into a quarter of the rows costs a few thousandths of AUC, into a sixty-fourth about a hundredth.
+Found on KuaiRand-Pure (`quick`): 1.2 TB, 162 bytes, 0.004 and 0.016, the intervals of which overlap; a row for every id
+there is learns what the map learns to the last bit, in half as many bytes again.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from nestlab import data, plotting
 from nestlab.embedding import Tiers, optimizer
@@ -168,6 +171,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         _draw_quality(quality_by_size, means)
         _draw_sharing(shared, means[means["kind"] == HASHED])
         _draw_row(row, means[means["kind"].isin((MAP, ADMITTED, VOCABULARY))])
+        figure.legend(*quality_by_size.get_legend_handles_labels(), loc="outside lower left", ncols=4)
     return figure
 
 
@@ -186,8 +190,9 @@ def _draw_quality(axes: Axes, means: pd.DataFrame) -> None:
     axes.set(xscale="log", xlabel="bytes of the tables (MB)", ylabel="held-out AUC, 95 % interval")
     axes.set_title(f"a table over the range of the ids:\n{_bytes(whole)} (computed)", fontsize=8)
     axes.margins(x=0.12, y=0.25)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.legend(loc="lower right")
+    axes.minorticks_off()
 
 
 LABELS = {
