@@ -175,13 +175,15 @@ class SlotCache:
             self._ahead.end()
 
     def _gather_looked(self, residency: GroupResidency, positions: Tensor | None) -> Tensor:
-        """The slot's record of a resident row, the host's of any other."""
-        positions = None if positions is None else positions.cpu()
-        weights = self._host.look(residency, positions)
-        slots = residency.work if positions is None else residency.work[positions.numpy()]
-        here = np.flatnonzero(slots >= 0)
-        resident = self._weights.index_select(0, self._there(slots[here]))
-        return weights.to(self._device).index_copy_(0, self._there(here), resident)
+        """The slot's record of a resident row, the host's of any other; no record is read twice."""
+        at = np.arange(len(residency.keys)) if positions is None else positions.cpu().numpy()
+        slots = residency.work[at]
+        weights = self._weights.index_select(0, self._there(np.maximum(slots, 0)))
+        elsewhere = np.flatnonzero(slots < 0)
+        if elsewhere.size:
+            below = self._host.look(residency, torch.from_numpy(at[elsewhere]))
+            weights.index_copy_(0, self._there(elsewhere), below.to(self._device))
+        return weights
 
     def _write(self, rows: np.ndarray, records: Tensor) -> None:
         memory = self._host.memory
