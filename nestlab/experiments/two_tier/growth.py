@@ -3,6 +3,9 @@
 Predicted before the first run: on the real log the index doubles a dozen times and no step shows it, since a rehash of
 some ten thousand keys takes less than a millisecond. With millions of keys the one-piece index stops its caller for
 tens of milliseconds at each doubling, hundreds of times a usual call; 256 buckets that grow apart never do.
+Found with 4 million keys: 237 ms at the last doubling, 860 times a usual call of 0.28 ms; in buckets a call takes
+0.65 ms, and the longest 8 ms. On KuaiRand-Pure the longest step that grew took 1.2 to 1.5 times the median, as did the
+longest of a table whose size was given.
 """
 
 from __future__ import annotations
