@@ -61,7 +61,7 @@ class Study:
         """Measures a part, if that has not been done, and draws it."""
         heading, source = PARTS[part]
         frame = self.frame(part)
-        title = plotting.titled(heading, {"dataset": source or _data(frame) or self.title, "how": _how(frame)})
+        title = plotting.titled(heading, {"dataset": source or _data(frame) or self.title, "how": _how(frame)}, 120)
         figure = _module(part).plot(frame, title)
         self.run.figure(part, figure)
         return figure
