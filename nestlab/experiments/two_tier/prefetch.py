@@ -58,9 +58,9 @@ def measure(settings: Settings) -> pd.DataFrame:
     """
     stream = open_stream(settings)
     runs = [_start(setup, stream) for setup in setups(settings)]
-    blocks = max(2, min(12, int(settings.seconds // 2)))  # the first is not counted
-    for _ in range(blocks):
-        for run in runs:
+    for turn in range(max(2, min(16, int(0.8 * settings.seconds)))):  # the first is not counted
+        first = turn % len(runs)  # what disturbs every so often does not hit the same one
+        for run in runs[first:] + runs[:first]:
             _block(run)
     for run in runs:
         run.steps.close()
