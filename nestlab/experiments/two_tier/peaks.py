@@ -49,7 +49,7 @@ def _kinds(settings: Settings, stream: Stream, folder: str) -> dict[str, Tiers]:
         "direct": Tiers(device=settings.device),
         "dual buffer": Tiers(device_tier="dual_buffer", device=settings.device),
         f"slot cache {CACHE_SHARE:.0%}": cache,
-        f"slot cache {CACHE_SHARE:.0%},\nhost {HOST_SHARE:.0%}, disk": replace(cache, **disk),
+        f"slot cache {CACHE_SHARE:.0%}, host {HOST_SHARE:.0%}, disk": replace(cache, **disk),
     }
 
 
@@ -81,7 +81,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
                 **plotting.bar_style(number),
             )
             axes.bar_label(bars, fmt="%.0f", fontsize=8, padding=2)
-        axes.set_xticks(at, frame["tier"])
+        axes.set_xticks(at, [tier.replace(", ", ",\n") for tier in frame["tier"]])
         axes.set(ylabel="bytes a row of the table")
         axes.set_ylim(0, 1.3 * frame[["host_bytes_a_row", "device_bytes_a_row"]].to_numpy().max())
         axes.legend(loc="upper right", ncols=2)
