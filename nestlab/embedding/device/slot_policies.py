@@ -122,8 +122,8 @@ class LFU(_Lists):
     """The row that was used by the fewest plans leaves, ties by last use.
 
     Uses count from the row's first, whether it stayed resident or not: on KuaiRand-Pure in time order that hits more
-    than counts which a row loses when it leaves (docs/log.md). A count ends at 255 and starts anew when a key is evicted
-    from the table.
+    than counts which a row loses when it leaves (docs/log.md). A count ends at 255 and starts anew when a key is
+    evicted from the table.
     """
 
     name = "lfu"
