@@ -66,9 +66,16 @@ import pkgutil, importlib, nestlab
 from nestlab.interop import torchrec as bridge
 usable, reason = bridge.available()
 assert not usable and "torchrec" in reason or "fbgemm" in reason, reason
+of_torchrec = ("nestlab.interop.tiered", "nestlab.interop.tiered_optimizer")  # its interfaces are their base classes
 for module in pkgutil.walk_packages(nestlab.__path__, "nestlab."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and module.name not in of_torchrec:
         importlib.import_module(module.name)
+try:
+    bridge.TieredEmbeddingBagCollection
+except nestlab.UserError as error:
+    assert "torchrec" in str(error), error
+else:
+    raise AssertionError("the drop-in modules are there without torchrec")
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
