@@ -52,6 +52,7 @@ class Techniques:
     )
     look_ahead: int = flag(200, "Bagpipe", None, help="batches of keys that the oracle policy sees ahead")
     host_capacity: int = flag(0, "JD", None, help="bytes of records in host memory; 0: unbounded")
+    host_rows: int = flag(0, "JD", None, help="rows in host memory, in place of bytes; 0: see host_capacity")
     disk: str = flag("", "JD", None, help="folder of the disk tier; empty: none")
     index_buckets: int = flag(1, "JD", None, help="parts of the key index, each handled by one thread at a time")
     index_threads: int = flag(1, "JD", None, help="threads over the parts of the key index")
@@ -59,6 +60,8 @@ class Techniques:
         "none", "JD, RecSDK", ("count", "sketch", "show_click"), help="when an id gets a row"
     )
     admit_threshold: float = flag(2.0, "RecSDK", None, help="count or score from which an id gets a row")
+    sketch_bytes: int = flag(16 << 20, "JD", None, help="memory of admission's sketch, a width of rows")
+    default_value: float = flag(0.0, "RecSDK", None, help="every weight that a refused id reads")
     evict: Literal["none", "age", "score"] = flag(
         "none", "JD, RecSDK", ("age", "score"), help="when an id loses its row"
     )
@@ -93,16 +96,17 @@ class Techniques:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = getattr(self, each.name)
-            _check_type(each.name, value)
-            if value not in each.metadata["built"]:
+            _check_type(each.name, getattr(self, each.name))
+        for name, reason, refused in REFUSED:
+            if refused(self):
+                raise UserError(f"techniques: {name}={_text(getattr(self, name))}: {reason}")
+        for each in fields(self):
+            value, built = getattr(self, each.name), each.metadata["built"]
+            if value not in built:
                 raise NotAvailableYet(
                     f"techniques: {each.name}={_text(value)} is not available yet; "
-                    f"built so far: {', '.join(map(_text, each.metadata['built']))}"
+                    f"built so far: {', '.join(map(_text, built))}"
                 )
-        for flag_name, reason, refused in REFUSED:
-            if refused(self):
-                raise UserError(f"techniques: {flag_name}={_text(getattr(self, flag_name))}: {reason}")
 
     def exactness(self) -> str:
         """`exact`, or `inexact: ` and the reasons, flag by flag. What is inexact is declared here and nowhere else."""
@@ -149,9 +153,11 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
     ),
     (
         "disk",
-        "a disk tier needs host_capacity, the bytes of records to keep in host memory",
-        lambda t: bool(t.disk) and not t.host_capacity,
+        "a disk tier needs host_capacity, the bytes of records to keep in host memory, or host_rows",
+        lambda t: bool(t.disk) and not t.host_capacity and not t.host_rows,
     ),
+    ("pipeline_depth", "it must be at least 1", lambda t: t.pipeline_depth < 1),
+    ("host_rows", "host_capacity says it already; give one of the two", lambda t: t.host_rows and t.host_capacity),
 )
 
 # (flag, value, reason): what changes the mathematics. Each mechanism that does adds its line.

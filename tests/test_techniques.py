@@ -11,8 +11,9 @@ from nestlab.techniques import PRESETS, Techniques, preset, table
 pytestmark = pytest.mark.core
 
 FLAGS_OF_THE_DESIGN = """
-device_tier cache_policy cache_slots look_ahead host_capacity disk index_buckets index_threads
-admit admit_threshold evict evict_after evict_share evict_every show_weight click_weight score_decay pipeline_depth
+device_tier cache_policy cache_slots look_ahead host_capacity host_rows disk index_buckets index_threads
+admit admit_threshold sketch_bytes default_value evict evict_after evict_share evict_every
+show_weight click_weight score_decay pipeline_depth
 depth_schedule micro_batches clustering staleness replica_groups quantise dispatch prioritised transport table_kind
 tt_scheme slices table_groups dense_precision compile_dense
 """
@@ -55,6 +56,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(text, says):
         ("device_tier=slot_cache", "cache_slots=0.0: a slot_cache needs slots"),
         ("cache_slots=100", "cache_slots=100.0: only device_tier=slot_cache has slots"),
         ("cache_policy=lru", "cache_policy=lru: only device_tier=slot_cache has a policy"),
+        ("host_rows=5,host_capacity=5", "host_rows=5: host_capacity says it already"),
+        ("pipeline_depth=-1", "pipeline_depth=-1: it must be at least 1"),
         ("disk=scratch", "disk=scratch: a disk tier needs host_capacity"),
     ],
 )

@@ -29,6 +29,7 @@ class Tiers:
             with them, and is never smaller than the batches in flight need).
         look_ahead: batches that the oracle policy's queue of keys looks ahead.
         host_capacity: bytes of records in host memory over all groups; 0: as much as there is.
+        host_rows: the same in rows, in place of bytes; 0: see `host_capacity`.
         disk: folder of the disk tier; empty: none.
         features: by which rules ids get and lose their rows.
         index_buckets, index_threads: the key index in so many parts, handled by so many threads.
@@ -44,6 +45,7 @@ class Tiers:
     cache_slots: float = 0
     look_ahead: int = 200
     host_capacity: int = 0
+    host_rows: int = 0
     disk: str = ""
     features: FeatureRules = field(default_factory=FeatureRules)
     index_buckets: int = 1
@@ -65,10 +67,13 @@ class Tiers:
         for name in ("look_ahead", "index_buckets", "index_threads"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: it must be at least 1")
-        if self.host_capacity < 0:
-            raise UserError(f"host_capacity={self.host_capacity}: give bytes, or 0 for no bound")
-        if self.disk and not self.host_capacity:
-            raise UserError("a disk tier needs host_capacity: the bytes of records to keep in host memory")
+        for name, what in (("host_capacity", "bytes"), ("host_rows", "rows")):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)}: give {what}, or 0 for no bound")
+        if self.host_capacity and self.host_rows:
+            raise UserError("host_capacity and host_rows both bound host memory; give one of the two")
+        if self.disk and not (self.host_capacity or self.host_rows):
+            raise UserError("a disk tier needs host_capacity or host_rows: what to keep of the records in host memory")
 
     @classmethod
     def of(cls, flags: Techniques, device: torch.device | str = "cpu", link: Link | None = None) -> Tiers:
@@ -83,8 +88,10 @@ class Tiers:
             show_weight=flags.show_weight,
             click_weight=flags.click_weight,
             decay=flags.score_decay,
+            sketch_bytes=flags.sketch_bytes,
+            default_value=flags.default_value,
         )
-        same = ("device_tier", "cache_policy", "cache_slots", "look_ahead", "host_capacity", "disk")
+        same = ("device_tier", "cache_policy", "cache_slots", "look_ahead", "host_capacity", "host_rows", "disk")
         same += ("index_buckets", "index_threads")
         return cls(features=features, device=device, link=link, **{name: getattr(flags, name) for name in same})
 

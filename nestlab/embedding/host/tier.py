@@ -197,17 +197,18 @@ def make_index(group: TableGroup, options: Tiers) -> KeyIndex | BucketedIndex:
 
 
 def make_memory(group: TableGroup, dtype: torch.dtype, options: Tiers, share: float) -> RecordMemory:
-    """The memory that the options ask for; this group's share of `host_capacity` is `share`.
+    """The memory that the options ask for; `share` is this group's of the bytes of all (see `shares`).
 
     Raises:
         UserError: not one record fits, or the disk's folder cannot be used.
     """
-    nbytes = int(options.host_capacity * share)
-    if not options.disk:
-        return Arena(group.record_width, dtype, nbytes or None)
     record_bytes = group.record_width * dtype.itemsize
-    file = RecordFile(options.disk, record_bytes)
-    return BufferPool(group.record_width, dtype, nbytes // record_bytes, file)
+    frames = int(options.host_capacity * share) // record_bytes
+    if options.host_rows:
+        frames = max(1, int(options.host_rows * share))
+    if not options.disk:
+        return Arena(group.record_width, dtype, frames * record_bytes or None)
+    return BufferPool(group.record_width, dtype, frames, RecordFile(options.disk, record_bytes))
 
 
 def shares(groups: Sequence[TableGroup]) -> list[float]:
