@@ -91,7 +91,8 @@ def test_peaks_of_tiers():
     disk = told.iloc[-1]
     assert disk["disk_bytes"] > 0 and disk["host_bytes"] < told.loc["direct", "host_bytes"]
     assert told["rows"].nunique() == 1
-    assert "SYNTHETIC" in peaks.plot(told.reset_index(), "Peaks\nSYNTHETIC").get_suptitle()
+    title = peaks.plot(told.reset_index(), "Peaks\nSYNTHETIC").get_suptitle()
+    assert "SYNTHETIC" in title and "device tier in plain memory (no accelerator)" in title
 
 
 def test_a_plot_can_be_drawn(table):

@@ -11,6 +11,7 @@ from nestlab import results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.experiments import claims as register
 from nestlab.experiments.two_tier import claims, study
+from nestlab.experiments.two_tier.setups import place_of_tier
 from nestlab.experiments.two_tier.shown import Shown
 from nestlab.experiments.two_tier.study import PARTS, two_tier
 
@@ -72,7 +73,10 @@ def test_a_part_is_measured_once_and_kept(small, monkeypatch):
 def test_bytes_a_row_come_from_every_part_that_tells(small):
     told = pd.DataFrame({"tier": ["a", "a", "b"], "device_bytes_a_row": [1.0, 1.0, 2.0], "host_bytes_a_row": 3.0})
     small.frames |= {"equality": told, "skew": pd.DataFrame({"skew": [1.0]})}
-    assert small.bytes_a_row()["tier"].tolist() == ["a", "b"]
+    found = small.bytes_a_row()
+    assert found["tier"].tolist() == ["a", "b"]
+    assert set(found["device_tier_in"]) == {place_of_tier(small.settings.device)}
+    assert place_of_tier("cpu") == "plain memory (no accelerator)" and place_of_tier("cuda:0") == "memory of cuda:0"
 
 
 @pytest.mark.parametrize(

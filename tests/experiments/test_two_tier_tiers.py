@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from nestlab.embedding import Tiers
 from nestlab.embedding.device.slot_cache import SlotCache
-from nestlab.experiments.two_tier import checks, equality, planner_checks, prefetch, table_checks, timelines
-from nestlab.experiments.two_tier.one_pass import Stream, open_stream
+from nestlab.embedding.device.slot_map import SlotMap
+from nestlab.embedding.device.swap import CacheTooSmall
+from nestlab.embedding.features import FeatureRules
+from nestlab.embedding.optimizers import OPTIMIZERS, LazyAdam
+from nestlab.experiments.two_tier import checks, equality, growth, planner_checks, prefetch, table_checks, timelines
+from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, open_stream, slots_on, smallest_cache
 from nestlab.experiments.two_tier.settings import Settings
 from nestlab.experiments.two_tier.setups import EMULATED, Setup, repeated
 from nestlab.pipeline import build
@@ -67,6 +75,8 @@ def test_prefetch_is_timed_in_turns_and_labelled():
     assert ahead["bytes_in"] == alone["bytes_in"] > 0
     assert frame.loc[frame["tier"] == "direct", "device_bytes_a_row"].item() == 0
     assert prefetch.plot(frame, "title").axes and prefetch.answers(frame) == []
+    figures = prefetch.key_figures(frame)
+    assert len(figures) == 2 and all(name.startswith("emulated_link_prefetch_speedup_") for name in figures)
 
 
 def test_repeated_batches_go_on_from_the_start(stream):
@@ -108,17 +118,30 @@ def test_every_check_holds_but_for_the_one_that_the_source_gets_wrong():
     assert {a["claim_id"]: a["obtained"] for a in checks.answers(frame)}["RS-C-002"] is True
 
 
-def test_a_planner_that_never_refuses_is_found_out(stream, monkeypatch):
-    from nestlab.embedding.device.slot_map import SlotMap
+def never(self, rows) -> None:
+    """Broken on purpose: a planner that takes what has no room."""
 
-    monkeypatch.setattr(SlotMap, "require_room", lambda self, rows: None)
-    monkeypatch.setattr(planner_checks.replay, "plans", lambda *_: iter(()))
-    assert planner_checks.union_fits(SMALL, stream)[0] is False
+
+def by_sum(self, rows) -> None:
+    """Broken on purpose: a row that two batches share counts twice."""
+    if self._share is None and self._previous + rows.size > self.capacity:
+        raise CacheTooSmall(self._previous + rows.size, self.capacity)
+
+
+def one_late(self, rows) -> None:
+    """Broken on purpose: one row too many is let through."""
+    if self._share is None and self.room_needed(rows) > self.capacity + 1:
+        raise CacheTooSmall(self.room_needed(rows), self.capacity)
+
+
+@pytest.mark.parametrize("broken", [never, by_sum, one_late])
+def test_a_planner_that_refuses_wrongly_is_found_out(broken, stream, monkeypatch):
+    monkeypatch.setattr(SlotMap, "require_room", broken)
+    holds, found = planner_checks.union_fits(SMALL, stream)
+    assert not holds and ("4 slots are refused" if broken is by_sum else "wrongly accepted") in found
 
 
 def test_a_forgotten_row_that_is_swapped_out_is_found_out(stream, monkeypatch):
-    from nestlab.embedding.device.slot_map import SlotMap
-
     monkeypatch.setattr(SlotMap, "forget", lambda self, rows: None)
     assert not planner_checks.void_slot_is_free(SMALL, stream)[0]
 
@@ -141,13 +164,81 @@ def test_a_device_that_looks_keys_up_is_found_out(stream, monkeypatch):
     assert not holds and "sort" in found
 
 
-def test_filters_that_keep_other_keys_are_found_out(stream, monkeypatch):
-    monkeypatch.setattr(table_checks, "FREQUENCIES", ([4, 2, 3], [4, 2, 1], [4, 3], [4, 2]))
-    kept = table_checks._kept
-    monkeypatch.setattr(table_checks, "_kept", lambda batches, rules, clicked=(): {1, 3} & kept(batches, rules) or {1})
+@pytest.mark.parametrize(
+    ("rule", "wrong"),
+    [
+        ("thresholds", lambda self, tables: np.full(len(tables), 2.0)),
+        ("thresholds", lambda self, tables: np.full(len(tables), 3.0)),
+        ("thresholds", lambda self, tables: np.full(len(tables), self.admit_threshold + 1.0)),
+        ("ages", lambda self, tables: np.full(len(tables), 6)),
+        ("ages", lambda self, tables: np.full(len(tables), self.evict_after + 1)),
+    ],
+    ids=["admits from 2", "admits from 3", "admits one late", "evicts at 6", "evicts one late"],
+)
+def test_filters_that_keep_other_keys_are_found_out(rule, wrong, stream, monkeypatch):
+    """Broken on purpose: the thresholds that the library's filters go by."""
+    monkeypatch.setattr(FeatureRules, rule, wrong)
     assert not table_checks.filters_are_lfu_and_lru(SMALL, stream)[0]
 
 
-def test_numbers_are_not_taken_for_states_elsewhere():
+def test_records_are_compared_with_formulas():
     holds, found = table_checks.records_hold_states(SMALL, None)
     assert holds and "lazy_adam 8 + 16" in found and np.char.count(found, ",") >= 3
+
+
+@pytest.mark.parametrize("name", ["adagrad", "rowwise_adagrad", "lazy_adam"])
+@pytest.mark.parametrize("part", ["states", "weights", "last state"])
+def test_an_optimizer_that_does_not_write_all_is_found_out(name, part, monkeypatch):
+    """Broken on purpose: after each step some columns of a record are as they were before."""
+    kind, dim = OPTIMIZERS[name], 8
+    update, columns = kind._update, {"states": slice(dim, None), "weights": slice(dim), "last state": slice(-1, None)}
+
+    def forgetful(self, records, rows, grads, lr, number):
+        before = records[rows].copy()
+        update(self, records, rows, grads, lr, number)
+        records[rows, columns[part]] = before[:, columns[part]]
+
+    monkeypatch.setattr(kind, "_update", forgetful)
+    assert not table_checks.records_hold_states(SMALL, None)[0]
+
+
+def test_moments_in_the_wrong_order_are_found_out(monkeypatch):
+    """Broken on purpose: the second moment lies before the first."""
+    update, order = LazyAdam._update, [*range(8), *range(16, 24), *range(8, 16)]
+
+    def swapped(self, records, rows, grads, lr, number):
+        turned = np.ascontiguousarray(records[:, order])
+        update(self, turned, rows, grads, lr, number)
+        records[:] = turned[:, order]
+
+    monkeypatch.setattr(LazyAdam, "_update", swapped)
+    assert not table_checks.records_hold_states(SMALL, None)[0]
+
+
+def test_everything_is_built_where_the_settings_say(stream, monkeypatch):
+    """Broken on purpose: a set-up without its device, a store without its seed."""
+    there = replace(SMALL, device="cuda:0", seed=5)
+    built = []
+    finished = SimpleNamespace(record_bytes=1 << 20)
+    monkeypatch.setattr(equality, "_run", lambda setup, stream: built.append(setup) or finished)
+    monkeypatch.setattr(equality, "_compare", lambda setup, stream, reference: built.append(setup) or {})
+    equality.measure(there)
+    assert len(built) > 10 and {(setup.device, setup.seed) for setup in built} == {("cuda:0", 5)}
+    model = growth._model(there, index_buckets=4)
+    assert (model.device, model.seed, model.tiers.device, model.tiers.index_buckets) == ("cuda:0", 5, "cuda:0", 4)
+    store = table_checks._store(there, ["a"], Tiers())
+    assert (store.options.device, store.seed) == ("cuda:0", 5)
+
+
+def test_an_accelerator_is_given_a_number_of_slots(stream):
+    assert slots_on("cpu", 0.1, stream) == 0.1
+    distinct = sum(map(len, distinct_ids(stream.train)))
+    around = sum(map(len, distinct_ids((stream.train[-1], stream.train[0]))))
+    assert slots_on("cuda:0", 0.001, stream) == max(smallest_cache(stream), around)
+    assert slots_on("cuda:0", 0.99, stream) == np.ceil(0.99 * distinct)
+    fixed = Setup(CACHE)._flags_on("cuda:0", stream)
+    assert fixed.cache_slots >= 1 and Setup(CACHE)._flags_on("cpu", stream) is not fixed
+    assert (
+        Setup(CACHE)._flags_on("cpu", stream) == CACHE
+        and Setup(Techniques())._flags_on("cuda:0", stream).cache_slots == 0
+    )

@@ -2,6 +2,7 @@
 
 Every set-up trains the same model on the same batches. Then every table is exported, and compared with that of
 `direct`, number by number. Anything but 0 is a fault of the library, so this is shown as a number and not as a word.
+On an accelerator rows are updated there in torch's operations and those of `direct` on the host: last bits may differ.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ def measure(settings: Settings) -> pd.DataFrame:
     stream = open_stream(replace(settings, steps=_FEW_STEPS if small else _STEPS))
     rows = []
     for rule, optimizer in (({}, "adagrad"), (_EVICTS, "adagrad"), ({}, "lazy_adam")):
-        reference = _run(Setup(Techniques(**rule), lanes=False, optimizer=optimizer, seed=settings.seed), stream)
+        common = {"optimizer": optimizer, "seed": settings.seed, "device": settings.device}
+        reference = _run(Setup(Techniques(**rule), lanes=False, **common), stream)
         with TemporaryDirectory() as folder:
             flags = _kinds(settings, reference.record_bytes, folder)
             for each in flags if not rule and optimizer == "adagrad" else _few(flags):
-                setup = Setup(_under(rule, each), lanes=each.pipeline_depth > 1, optimizer=optimizer)
-                rows.append(_compare(replace(setup, seed=settings.seed), stream, reference))
+                setup = Setup(_under(rule, each), lanes=each.pipeline_depth > 1, **common)
+                rows.append(_compare(setup, stream, reference))
     return pd.DataFrame(rows)
 
 

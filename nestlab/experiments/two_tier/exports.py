@@ -24,7 +24,7 @@ from matplotlib.ticker import LogLocator
 from nestlab import plotting
 from nestlab.batch import Batch
 from nestlab.embedding import EmbeddingStore, Tiers, checkpoint
-from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, open_stream, rounds
+from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, open_stream, rounds, slots_on
 from nestlab.experiments.two_tier.settings import Settings
 from nestlab.experiments.two_tier.training import Model, Trained, train
 
@@ -108,7 +108,9 @@ def _adds_up(settings: Settings, stream: Stream, store: EmbeddingStore, folder: 
 
 def cached_equals_flat(settings: Settings, stream: Stream) -> bool:
     """Whether a table under a slot cache, not flushed by anyone, is saved as the files of one without."""
-    tiers = Tiers(device_tier="slot_cache", cache_slots=CACHE_SHARE, device=settings.device)
+    tiers = Tiers(
+        device_tier="slot_cache", cache_slots=slots_on(settings.device, CACHE_SHARE, stream), device=settings.device
+    )
     flat, cached = (_trained(settings, stream, kind) for kind in (None, tiers))
     with TemporaryDirectory(prefix="nestlab-exports-") as folder:
         files = [_files(checkpoint.save(each.store, Path(folder) / str(n))) for n, each in enumerate((flat, cached))]

@@ -46,7 +46,7 @@ def measure(settings: Settings) -> pd.DataFrame:
     value does not depend on when it is seen), of the training; how_obtained.
     """
     stream = open_stream(settings)
-    fixed = first_values_fixed(stream, settings.seed)
+    fixed = first_values_fixed(stream, settings)
     frames = []
     for repetition in rounds(settings, most=5, least=3):
         trainings = _trainings(settings, stream).assign(first_values_fixed=fixed)
@@ -58,7 +58,11 @@ def measure(settings: Settings) -> pd.DataFrame:
 def _trainings(settings: Settings, stream: Stream) -> pd.DataFrame:
     """The same training three times, in turn: with room for all keys, and from empty in one piece and in buckets."""
     enough = max(len(ids) for ids in distinct_ids(stream.train))
-    kinds = {GIVEN: Model(initial_rows=enough), PIECES: Model(), SPREAD: Model(tiers=Tiers(index_buckets=BUCKETS))}
+    kinds = {
+        GIVEN: _model(settings, initial_rows=enough),
+        PIECES: _model(settings),
+        SPREAD: _model(settings, index_buckets=BUCKETS),
+    }
     courses: list[list[dict[str, int]]] = [[] for _ in kinds]
     observers = [lambda store, course=course: course.append(table_size(store)) for course in courses]
     trained = train_together([model.build(stream) for model in kinds.values()], stream.train, observers)
@@ -70,13 +74,18 @@ def _trainings(settings: Settings, stream: Stream) -> pd.DataFrame:
     return pd.concat(frames)
 
 
+def _model(settings: Settings, initial_rows: int = 1, index_buckets: int = 1) -> Model:
+    tiers = Tiers(index_buckets=index_buckets, device=settings.device)
+    return Model(seed=settings.seed, tiers=tiers, initial_rows=initial_rows, device=settings.device)
+
+
 def _grew(frame: pd.DataFrame) -> np.ndarray:
     return np.diff(frame["index_bytes"].to_numpy(), prepend=frame["index_bytes"].iloc[0]) > 0
 
 
-def first_values_fixed(stream: Stream, seed: int) -> bool:
+def first_values_fixed(stream: Stream, settings: Settings) -> bool:
     """Whether rows appear with their ids, and with values that do not depend on when."""
-    stores = [Model(seed=seed).build(stream).model.embedding for _ in range(2)]
+    stores = [_model(settings).build(stream).model.embedding for _ in range(2)]
     empty = all(table_size(store)["rows"] == table_size(store)["record_bytes"] == 0 for store in stores)
     before = {name: stores[0].full_weight(name, ids) for name, ids in _by_name(stream)}
     for store, batches in zip(stores, (stream.train, stream.train[::-1]), strict=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from nestlab import data
 from nestlab.batch import Batch
@@ -71,6 +73,19 @@ def smallest_cache(stream: Stream) -> int:
     """Slots that two batches need: the largest union of a training batch's keys and those of the one before."""
     pairs = zip(stream.train, (*stream.train[1:], stream.train[-1]), strict=True)
     return max(sum(map(len, distinct_ids(pair))) for pair in pairs)
+
+
+def slots_on(device: str, share: float, stream: Stream) -> float:
+    """`cache_slots` of a cache of a share of the rows: the share itself, or where a cache cannot grow a number.
+
+    An accelerator's slots are as many from the start: the share of the distinct rows of the stream, and no fewer than
+    two batches need, the first after the last among them.
+    """
+    if torch.device(device).type == "cpu":
+        return share
+    wanted = math.ceil(share * sum(map(len, distinct_ids(stream.train))))
+    around = sum(map(len, distinct_ids((stream.train[-1], stream.train[0]))))
+    return max(wanted, smallest_cache(stream), around)
 
 
 def rounds(settings: Settings, most: int = 3, least: int = 1) -> Iterator[int]:

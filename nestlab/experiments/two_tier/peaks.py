@@ -1,4 +1,7 @@
-"""Where the bytes of a row are, tier by tier: on the device, in host memory, on disk, at the peak of a training."""
+"""Where the bytes of a row are, tier by tier: on the device, in host memory, on disk, at the peak of a training.
+
+Without an accelerator the device tier is plain memory too: the bytes are those that a device would hold.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from matplotlib.figure import Figure
 
 from nestlab import plotting
 from nestlab.embedding import Tiers
-from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, largest_batch, open_stream
+from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, largest_batch, open_stream, slots_on
 from nestlab.experiments.two_tier.settings import Settings
+from nestlab.experiments.two_tier.setups import place_of_tier
 from nestlab.experiments.two_tier.training import Model, train
 from nestlab.tracing import Recorder
 from nestlab.tracing.memory import DEVICE
@@ -22,7 +26,7 @@ CACHE_SHARE = 0.1  # slots over rows in use
 HOST_SHARE = 0.25  # of the records' bytes, where a disk tier lies below
 DEPTH = 2
 _MOST_STEPS = 100
-PLACES = {"host_bytes": "host: index and records", "device_bytes": "device: slots or buffers, their maps"}
+PLACES = {"host_bytes": "host: index and records", "device_bytes": "device tier: slots or buffers, their maps"}
 
 
 def measure(settings: Settings) -> pd.DataFrame:
@@ -30,6 +34,7 @@ def measure(settings: Settings) -> pd.DataFrame:
 
     Columns: tier, rows (in the table), device_bytes (peak of slots or buffers, and their maps), host_bytes (index and
     records in memory), each also a row of the table (`…_a_row`); disk_bytes (the file, which grows by steps of 64 MiB);
+    device_tier_in (what memory that is);
     device_peak_bytes (all that a device holds or would have to: with batches, activations, exchange, dense part);
     how_obtained.
     """
@@ -44,7 +49,8 @@ def _kinds(settings: Settings, stream: Stream, folder: str) -> dict[str, Tiers]:
     # A share of the rows, and no fewer than the batches in flight use; one more is being written back.
     rows = max(int(HOST_SHARE * sum(map(len, distinct_ids(stream.train)))), (DEPTH + 1) * largest_batch(stream))
     disk = {"host_capacity": rows * record_bytes, "disk": folder}
-    cache = Tiers(device_tier="slot_cache", cache_slots=CACHE_SHARE, device=settings.device)
+    slots = slots_on(settings.device, CACHE_SHARE, stream)
+    cache = Tiers(device_tier="slot_cache", cache_slots=slots, device=settings.device)
     return {
         "direct": Tiers(device=settings.device),
         "dual buffer": Tiers(device_tier="dual_buffer", device=settings.device),
@@ -62,13 +68,15 @@ def _one(settings: Settings, stream: Stream, tier: str, tiers: Tiers) -> dict[st
     row = {"device_bytes": int(account["buffers"]), "host_bytes": sum(store.nbytes().values())}
     a_row = {f"{place}_a_row": row[place] / rows for place in PLACES}
     row |= {"disk_bytes": store.disk_bytes, "device_peak_bytes": int(account[DEVICE])}
-    return {"tier": tier, "rows": rows, **row, **a_row, "how_obtained": "measured"}
+    where = place_of_tier(settings.device)
+    return {"tier": tier, "rows": rows, **row, **a_row, "device_tier_in": where, "how_obtained": "measured"}
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
     """Bytes a row of the table by place: device and host. What lies on disk is in the table of figures."""
     with plotting.style():
         figure = plotting.new_figure(8, 3.6)
+        title += f"\ndevice tier in {frame['device_tier_in'].iloc[0]}"
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         axes = figure.add_subplot()
         at = np.arange(len(frame))

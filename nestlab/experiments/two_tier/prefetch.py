@@ -193,12 +193,12 @@ def digest(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def key_figures(frame: pd.DataFrame) -> dict[str, float]:
-    """How many times as fast a step is with prefetch, a tier each."""
+    """How many times as fast a step is with prefetch over the emulated link, a tier each."""
     figures = {}
     for tier, lines in frame[frame["link"] != ""].groupby("tier", sort=False):
         by_depth = lines.set_index("depth")["step_ms"]
         name = tier.replace(", ", "_")
-        figures[f"prefetch_speedup_{name}"] = round(float(by_depth.iloc[0] / by_depth.iloc[-1]), 3)
+        figures[f"emulated_link_prefetch_speedup_{name}"] = round(float(by_depth.iloc[0] / by_depth.iloc[-1]), 3)
     return figures
 
 

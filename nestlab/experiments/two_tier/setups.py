@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import torch
 from nestlab import device
 from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
 from nestlab.exchange.link import Link, LinkModel
-from nestlab.experiments.two_tier.one_pass import Stream
+from nestlab.experiments.two_tier.one_pass import Stream, slots_on
 from nestlab.experiments.two_tier.training import DENSE_LR, DIM, LR, OPTIMIZER
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Inline, Lanes, Pipeline
@@ -58,22 +58,30 @@ class Setup:
     def build(self, stream: Stream, recorder: Recorder | None = None) -> Pipeline:
         """Model and pipeline, untrained. Equal seeds give equal initial values whatever the tiers."""
         where = device.resolve(self.device)
+        flags = self._flags_on(str(where), stream)
         link = Link(LinkModel.parse(self.link)) if self.link else None
         store = EmbeddingStore(
             [TableConfig(name, DIM, initial_rows=1) for name in stream.features],  # so that bytes follow the keys
             optimizer(self.optimizer, lr=LR),
             seed=self.seed,
-            tiers=Tiers.of(self.flags, where, link),
+            tiers=Tiers.of(flags, where, link),
         )
         dense = DLRM(len(stream.dense_names), stream.features, DIM, seed=self.seed)
         return Pipeline(
             RecModel(store, dense),
             torch.optim.Adam(dense.parameters(), lr=DENSE_LR),
-            self.flags,
+            flags,
             executor=Lanes() if self.lanes else Inline(),
             device=where,
             recorder=recorder,
         )
+
+    def _flags_on(self, where: str, stream: Stream) -> Techniques:
+        """The flags; a cache that would grow is of a fixed size where it has to be."""
+        share = self.flags.cache_slots
+        if self.flags.device_tier != "slot_cache" or share >= 1:
+            return self.flags
+        return replace(self.flags, cache_slots=slots_on(where, share, stream))
 
     def trace(self, stream: Stream, steps: int, skip: int) -> tuple[Pipeline, Trace]:
         """A short training without a break, of `skip` + `steps` batches; the trace of the last `steps`."""
@@ -81,6 +89,11 @@ class Setup:
         for _ in pipeline.run(repeated(stream, skip + steps)):
             pass
         return pipeline, pipeline.trace({"dataset": stream.title, "how": self.how})
+
+
+def place_of_tier(device: str) -> str:
+    """Where the device tier lies, said so that nobody takes plain memory for an accelerator's."""
+    return "plain memory (no accelerator)" if torch.device(device).type == "cpu" else f"memory of {device}"
 
 
 def repeated(stream: Stream, count: int | None = None) -> Iterator[Batch]:

@@ -14,6 +14,7 @@ from nestlab import data, device, plotting, results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.experiments.two_tier import claims
 from nestlab.experiments.two_tier.settings import Settings, settings
+from nestlab.experiments.two_tier.setups import place_of_tier
 from nestlab.experiments.two_tier.shown import Shown
 
 # Part → heading of its figure, and its data where they are not those of the training.
@@ -105,6 +106,7 @@ class Study:
                 about = [name for name in _ABOUT if name in frame.columns]
                 shown.append(frame.drop_duplicates([*about, *_BYTES])[[*about, *_BYTES]].assign(part=part))
         found = pd.concat(shown, ignore_index=True).reindex(columns=["part", *_ABOUT, *_BYTES])
+        found["device_tier_in"] = place_of_tier(self.settings.device)
         self.run.table("bytes_a_row", found)
         return Shown(found.replace("\n", " ", regex=True).astype(dict.fromkeys(_ABOUT, object)).fillna(""))
 
