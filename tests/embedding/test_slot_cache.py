@@ -256,3 +256,31 @@ def test_the_torch_optimizers_equal_the_kernels(kind, dtype, dim):
         assert torch.equal(ours, kernel)
     else:
         torch.testing.assert_close(ours, kernel, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gather_is_the_records_weights_bit_by_bit(dtype, threads):
+    """By the kernel on one thread, by `index_select` on three. Broken on purpose: AHEAD rows read in place of row i."""
+    tiers = Tiers(device_tier="slot_cache", cache_slots=400, cache_policy="lru")
+    tables = [TableConfig("t", 19)]  # no whole number of cache lines
+    store = EmbeddingStore(tables, optimizer("adagrad", lr=0.1), seed=1, dtype=dtype, tiers=tiers)
+    rng = np.random.default_rng(4)
+    step(store, keys(*range(300)), 1)
+    held = store.prepare(keys(*rng.permutation(300)[:200]))
+    store.commit(held)
+    weights = store.tiers[0].slots[:, :19].index_select(0, held.groups[0].work.slots)
+    weights[0, 0] = store.tiers[0].slots[held.groups[0].work.slots[0], 0] = float("nan")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for count in (0, 1, 11, 12, 13, 200, 1000):
+            positions = torch.from_numpy(rng.integers(0, 200, 2 * count))[::2]  # not contiguous
+            rows = store.gather(held, 0, positions)
+            assert rows.dtype == dtype and rows.is_contiguous() and tuple(rows.shape) == (count, 19)
+            assert rows.numpy().tobytes() == weights[positions].numpy().tobytes()
+        for outside in (-1, 200):
+            with pytest.raises(IndexError):
+                store.gather(held, 0, torch.tensor([0, outside]))
+    finally:
+        torch.set_num_threads(before)
