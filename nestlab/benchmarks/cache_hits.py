@@ -28,7 +28,9 @@ _KEYS = ("clock", "lru", "lfu", "oracle", "oracle_depth", "belady")
 class Scale:
     """`rows` of the log (None: all), in batches of `batch`; a cache of `share` of the distinct ids.
 
-    `look_ahead` is the oracle's queue; `depth` what a pipeline of five batches in flight knows by itself.
+    `look_ahead` is the oracle's queue. `depth` (`hit_rate_oracle_depth`) is a queue as long as the pipeline is deep in
+    its deepest standard set-up, five batches in flight. When a batch is planned in the schedule `prefetched(5)`, the
+    pipeline itself could know fewer, the 3 later batches that are loaded by then: the rows for 1 to 4 stand beside it.
     """
 
     rows: int | None = None

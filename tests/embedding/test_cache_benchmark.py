@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from nestlab import benchmarks
@@ -27,11 +28,24 @@ def test_the_cache_benchmark_has_every_summary_key_and_says_why_there_are_no_hit
     measured = {"plan_mkeys_s", "gather_expand_vs_torch", "step_overhead"}
     assert hits | measured <= set(result["summary"])
     assert all(result["summary"][key] > 0 for key in measured)
+    assert (result["summary"]["plan_policy"], result["summary"]["step_policy"]) == ("clock", "lru")
     assert {result["summary"][key] for key in hits} == {None}
     assert [row["why_not"] for row in result["rows"] if "why_not" in row] == [
         "no KuaiRand-Pure log under no such folder"
     ]
     json.dumps(result)
+
+
+@pytest.mark.parametrize("expansion", [1.0, 1.55, 6.4])
+def test_positions_name_every_unique_row_in_the_order_of_first_appearance(expansion):
+    positions = cache_steps._positions(np.random.default_rng(0), 1_000, expansion).tolist()
+    assert len(positions) == int(1_000 * expansion)
+    assert list(dict.fromkeys(positions)) == list(range(1_000))
+
+
+def test_the_cache_that_is_gathered_from_is_full():
+    store, ids = cache_steps._full_cache(TINY.gathers)
+    assert sorted(store.tiers[0].map.rows_in()[1].tolist()) == list(range(500)) and ids.size == 500
 
 
 def test_planned_calls_hit_as_often_as_they_say():
