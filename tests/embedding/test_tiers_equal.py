@@ -18,8 +18,6 @@ from tier_runs import Inline, Shuffled, learnt, stream, train
 from nestlab.embedding import optimizer
 from nestlab.techniques import Techniques
 
-pytestmark = pytest.mark.core
-
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "lazy_adam")
 TIERS = (
     "device_tier=direct",

@@ -13,8 +13,6 @@ from peers import IDS, TIERS, bag_collections, bags, kjt, pairs, sequence_collec
 from nestlab.embedding import SGD, Tiers
 from nestlab.errors import UserError
 
-pytestmark = pytest.mark.core
-
 
 @pytest.mark.parametrize("tiers", TIERS)
 @pytest.mark.parametrize(("pooling", "weighted"), [("SUM", False), ("MEAN", False), ("SUM", True)])

@@ -26,8 +26,6 @@ from nestlab.errors import UserError
 from nestlab.interop import tiered_records
 from nestlab.interop import torchrec as interop
 
-pytestmark = pytest.mark.core
-
 
 def tiered(pair, tiers=None, kind: str = "bags", **options):
     if kind == "bags":

@@ -34,8 +34,6 @@ from nestlab.embedding import SGD, KeySet, Tiers
 from nestlab.embedding.features import FeatureRules
 from nestlab.errors import UserError
 
-pytestmark = pytest.mark.core
-
 STEPS = 15
 
 
