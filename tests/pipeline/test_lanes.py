@@ -21,6 +21,8 @@ from nestlab.pipeline import Edge, Inline, Lane, Lanes, Schedule, Shape, Stage, 
 from nestlab.pipeline.schedule import Entry
 from nestlab.tracing import Recorder
 
+DEEP = Shape(depth=5)
+
 
 def lane_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("nestlab ")]
