@@ -6,7 +6,7 @@ documentation's table and `nestlab techniques` are generated from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -97,9 +97,8 @@ class Techniques:
     def __post_init__(self) -> None:
         for each in fields(self):
             _check_type(each.name, getattr(self, each.name))
-        for name, reason, refused in REFUSED:
-            if refused(self):
-                raise UserError(f"techniques: {name}={_text(getattr(self, name))}: {reason}")
+        for name, reason in self._refusals():
+            raise UserError(f"techniques: {name}={_text(getattr(self, name))}: {reason}")
         for each in fields(self):
             value, built = getattr(self, each.name), each.metadata["built"]
             if value not in built:
@@ -107,6 +106,15 @@ class Techniques:
                     f"techniques: {each.name}={_text(value)} is not available yet; "
                     f"built so far: {', '.join(map(_text, built))}"
                 )
+
+    def _refusals(self) -> Iterator[tuple[str, str]]:
+        """Flags that have no effect, which is refused and not ignored, and combinations without a meaning."""
+        for each in fields(self):
+            owners = PART_OF.get(each.name)
+            given = owners and getattr(self, each.name) != each.default
+            if given and not any(getattr(self, owner) in values for owner, values in owners.items()):
+                yield each.name, _only_with(owners)
+        yield from ((name, reason) for name, reason, refused in REFUSED if refused(self))
 
     def exactness(self) -> str:
         """`exact`, or `inexact: ` and the reasons, flag by flag. What is inexact is declared here and nowhere else."""
@@ -133,23 +141,39 @@ class Techniques:
         for item in filter(None, (part.strip() for part in text.split(","))):
             name, equals, value = item.partition("=")
             if not equals:
-                raise UserError(f"techniques: '{item}' is not name=value")
+                raise UserError(
+                    f"techniques: '{item}' is neither name=value nor, in first place, a preset ({', '.join(PRESETS)}); "
+                    "`nestlab techniques` lists the flags"
+                )
             chosen[name] = _value(name, value)
         return chosen
 
 
-# (flag, reason, whether it applies): combinations that have no meaning. A flag without effect is refused, not ignored.
+_CACHED, _COUNTED = {"device_tier": ("slot_cache",)}, {"admit": ("count", "sketch", "show_click")}
+_SCORED = {"admit": ("show_click",), "evict": ("score",)}
+
+# Flags that say how another one does its work: they mean something only where one of those has one of these values.
+PART_OF: dict[str, dict[str, tuple]] = {
+    "cache_policy": _CACHED,
+    "cache_slots": _CACHED,
+    "look_ahead": {"cache_policy": ("oracle",)},
+    "admit_threshold": _COUNTED,
+    "default_value": _COUNTED,
+    "sketch_bytes": {"admit": ("sketch",)},
+    "evict_after": {"evict": ("age",)},
+    "evict_share": {"evict": ("score",)},
+    "evict_every": {"evict": ("age", "score"), "admit": ("show_click",)},
+    "show_weight": _SCORED,
+    "click_weight": _SCORED,
+    "score_decay": _SCORED,
+}
+
+# (flag, reason, whether it applies): combinations that have no meaning.
 REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
     (
         "cache_slots",
         "a slot_cache needs slots; give cache_slots=N, or a share below 1",
-        lambda t: t.device_tier == "slot_cache" and t.cache_slots <= 0,
-    ),
-    ("cache_slots", "only device_tier=slot_cache has slots", lambda t: t.device_tier != "slot_cache" and t.cache_slots),
-    (
-        "cache_policy",
-        "only device_tier=slot_cache has a policy",
-        lambda t: t.device_tier != "slot_cache" and t.cache_policy != "clock",
+        lambda t: t.device_tier == "slot_cache" and not t.cache_slots > 0,
     ),
     (
         "disk",
@@ -158,6 +182,11 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
     ),
     ("pipeline_depth", "it must be at least 1", lambda t: t.pipeline_depth < 1),
     ("host_rows", "host_capacity says it already; give one of the two", lambda t: t.host_rows and t.host_capacity),
+    (
+        "index_threads",
+        "one part of the index is one thread's; give index_buckets=N too",
+        lambda t: t.index_threads > 1 and t.index_buckets == 1,
+    ),
 )
 
 # (flag, value, reason): what changes the mathematics. Each mechanism that does adds its line.
@@ -183,7 +212,7 @@ def table() -> list[dict[str, Any]]:
                 "built": _built(each.metadata["built"]),
                 "system": each.metadata["system"],
                 "exactness": _exactness(each.metadata["built"], inexact),
-                "excludes": "; ".join(reason for name, reason, _ in REFUSED if name == each.name),
+                "excludes": _excludes(each.name),
                 "help": each.metadata["help"],
             }
         )
@@ -191,6 +220,15 @@ def table() -> list[dict[str, Any]]:
 
 
 _HINTS = get_type_hints(Techniques)
+
+
+def _only_with(owners: dict[str, tuple]) -> str:
+    return "only with " + " or ".join(f"{owner}={'|'.join(values)}" for owner, values in owners.items())
+
+
+def _excludes(name: str) -> str:
+    reasons = [_only_with(PART_OF[name])] if name in PART_OF else []
+    return "; ".join(reasons + [reason for flag_name, reason, _ in REFUSED if flag_name == name])
 
 
 def _built(values: tuple) -> str:
@@ -258,6 +296,12 @@ PRESETS = {
     ),
     "recsdk": Techniques(device_tier="slot_cache", cache_policy="clock", cache_slots=0.1, pipeline_depth=6),
 }
+
+
+def text_of(flags: Techniques) -> str:
+    """As `parse` takes it: the flags that differ from their defaults."""
+    changed = [each for each in fields(flags) if getattr(flags, each.name) != each.default]
+    return ",".join(f"{each.name}={_text(getattr(flags, each.name))}" for each in changed)
 
 
 def preset(name: str) -> Techniques:

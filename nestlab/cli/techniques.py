@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-_COLUMNS = ("flag", "values", "default", "built", "system", "exactness", "excludes")
+_COLUMNS = ("flag", "values", "default", "built", "system", "exactness", "excludes", "help")
 
 
 def add_parser(subparsers) -> None:
@@ -23,6 +23,8 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(rows, default=str))
     else:
         print(aligned([list(_COLUMNS), *([_cell(row.get(name)) for name in _COLUMNS] for row in rows)]))
+        print("\npresets, to stand first: --techniques recsdk,cache_slots=0.2")
+        print(aligned([[name, techniques.text_of(preset)] for name, preset in techniques.PRESETS.items()]))
     return 0
 
 

@@ -31,6 +31,10 @@ def add_parser(subparsers) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    from nestlab.techniques import Techniques
+
+    Techniques.parse(args.techniques)  # a slip in a flag is told before torch is loaded
+
     from nestlab.experiments import training
 
     return training.train_from_options({key: value for key, value in vars(args).items() if key not in _NOT_OPTIONS})

@@ -11,6 +11,7 @@ from torch import Tensor
 from nestlab.embedding.config import TableConfig, TableGroup, group_tables
 from nestlab.embedding.counters import Counters
 from nestlab.embedding.device import make_tier
+from nestlab.embedding.host.pool import BufferPool
 from nestlab.embedding.host.tier import HostTier, make_memory, shares
 from nestlab.embedding.initialisation import Initialiser
 from nestlab.embedding.keys import KeyLayout
@@ -258,6 +259,19 @@ class EmbeddingStore:
     def disk_bytes(self) -> int:
         """Bytes that the disk tier holds."""
         return sum(host.nbytes["disk"] for host in self.hosts)
+
+    def traffic(self) -> dict[str, int]:
+        """What the tiers did so far: keys by where they were found, rows moved, and bytes by place; see `Counters`."""
+        pools = [host.memory for host in self.hosts if isinstance(host.memory, BufferPool)]
+        names = ("known", "inserts", "refused", "evicted", "hits", "misses", "writebacks", "bytes_in", "bytes_out")
+        return {
+            **{name: value for name, value in self.counters.as_dict().items() if name in names},
+            "records_read_from_disk": sum(pool.promoted for pool in pools),
+            "records_written_to_disk": sum(pool.demoted for pool in pools),
+            "device_bytes": self.device_bytes,
+            "host_bytes": sum(self.nbytes().values()),
+            "disk_bytes": self.disk_bytes,
+        }
 
     @property
     def device_bytes(self) -> int:

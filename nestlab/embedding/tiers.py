@@ -18,6 +18,9 @@ DeviceTierName = Literal["direct", "dual_buffer", "slot_cache"]
 PolicyName = Literal["clock", "lru", "lfu", "oracle"]
 
 
+MOST_SLOTS, MOST_AHEAD = 1 << 31, 1_000_000
+
+
 @dataclass(frozen=True)
 class Tiers:
     """The tiers of a store.
@@ -62,8 +65,10 @@ class Tiers:
             raise UserError(f"unknown cache_policy '{self.cache_policy}'; use one of {', '.join(get_args(PolicyName))}")
         if self.device_tier == "slot_cache" and not self.cache_slots > 0:
             raise UserError("slot_cache needs cache_slots: a number of slots, or a share of the rows below 1")
-        if self.cache_slots >= 1 and self.cache_slots != int(self.cache_slots):
-            raise UserError(f"cache_slots={self.cache_slots}: give a whole number, or a share below 1")
+        if not self.cache_slots < MOST_SLOTS or (self.cache_slots >= 1 and self.cache_slots != int(self.cache_slots)):
+            raise UserError(f"cache_slots={self.cache_slots}: give a whole number below 2^31, or a share below 1")
+        if self.look_ahead > MOST_AHEAD:
+            raise UserError(f"look_ahead={self.look_ahead}: give at most {MOST_AHEAD:,} batches")
         for name in ("look_ahead", "index_buckets", "index_threads"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: it must be at least 1")

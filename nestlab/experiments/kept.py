@@ -28,8 +28,30 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
     write_chrome_trace(trace, run.path / "trace.json.gz")
     memory = recipe.memory(trace)
     run.table("memory", memory)
-    run.summary(**_key_figures(history, trace), **totals(memory))
+    run.summary(**_key_figures(history, trace), **totals(memory), **_tiers(recipe, run))
     return history, metrics, trace
+
+
+def _tiers(recipe: Recipe, run: results.Run) -> dict[str, float]:
+    """What caches, disk and rules did: a table `tiers`, a line, and the rates among the key figures."""
+    store = recipe.model.embedding
+    done = store.traffic()
+    run.table("tiers", pd.DataFrame({"what": done.keys(), "value": done.values()}))
+    rates = {}
+    if asked := done["hits"] + done["misses"]:
+        rates["hit_rate"] = done["hits"] / asked
+    if store.options.features.admit != "none":
+        rates["refused_share"] = done["refused"] / max(done["known"] + done["inserts"] + done["refused"], 1)
+    if rates or store.options.disk or store.options.features.evict != "none":
+        print(_line(done, rates), flush=True)
+    return rates
+
+
+def _line(done: dict[str, int], rates: dict[str, float]) -> str:
+    parts = [f"{name.replace('_', ' ')} {value:.1%}" for name, value in rates.items()]
+    shown = ("writebacks", "evicted", "records_read_from_disk", "records_written_to_disk")
+    parts += [f"{name.replace('_', ' ')} {done[name]:,}" for name in shown if done[name]]
+    return "tiers: " + ", ".join(parts or ["nothing moved"])
 
 
 def _metrics(recipe: Recipe, history: History) -> pd.DataFrame:

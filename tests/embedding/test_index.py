@@ -155,7 +155,7 @@ def test_exhausted_memory_is_one_clear_error_and_changes_nothing():
     book, index = Rows(Arena(4, torch.float32, 16 * 10).row_capacity, 16), KeyIndex(64)
     index.find_or_insert(KeySet(np.arange(8), [0, 8]), book)
     before = index.slots.copy()
-    with pytest.raises(UserError, match="host memory exhausted: 4 more rows of 16 bytes"):
+    with pytest.raises(UserError, match="no room for 4 more rows of 16 bytes"):
         index.find_or_insert(KeySet(np.arange(12), [0, 12]), book)
     assert (index.slots == before).all() and book.used == 8 and len(index) == 8
     rows, _ = index.find_or_insert(KeySet(np.arange(10), [0, 10]), book)  # known keys need no room

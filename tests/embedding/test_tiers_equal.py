@@ -22,7 +22,8 @@ OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "lazy_adam")
 TIERS = (
     "device_tier=direct",
     "device_tier=dual_buffer",
-    *(f"device_tier=slot_cache,cache_slots=400,cache_policy={p}" for p in ("clock", "lru", "lfu", "oracle")),
+    *(f"device_tier=slot_cache,cache_slots=400,cache_policy={p}" for p in ("clock", "lru", "lfu")),
+    "device_tier=slot_cache,cache_slots=400,cache_policy=oracle,look_ahead=8",
     "device_tier=slot_cache,cache_slots=0.1",
 )
 BELOW = ("memory", "disk", "buckets")
@@ -83,7 +84,7 @@ def below(name: str, kind: str, folder) -> str:
 
 def check(row: tuple, folder, seed: int = 0) -> None:
     kind, tier, under, admit, evict, depth, order = row
-    flags = f"{tier},{rules(admit, evict)}{below(under, kind, folder)},pipeline_depth={depth},look_ahead=8"
+    flags = f"{tier},{rules(admit, evict)}{below(under, kind, folder)},pipeline_depth={depth}"
     store = train(batches(seed), Techniques.parse(flags), kind, executor=Inline() if order is None else Shuffled(order))
     assert learnt(store) == plain(kind, rules(admit, evict), seed)
     counted = store.counters

@@ -77,7 +77,7 @@ def test_evaluation_changes_nothing_and_reads_what_direct_reads(tier, under, tmp
     """
     admit, evict = ADMIT[len(tier) % 4], EVICT[1 + len(under) % 2]
     batches = stream(2, 60)
-    flags = f"{tier},{rules(admit, evict)}{below(under, 'adagrad', tmp_path)},look_ahead=8"
+    flags = f"{tier},{rules(admit, evict)}{below(under, 'adagrad', tmp_path)}"
     store, run, progress = trained(flags, batches[:30])
     while progress.advance(run.perform) is not None:
         pass
@@ -96,7 +96,7 @@ def test_evaluation_changes_nothing_and_reads_what_direct_reads(tier, under, tmp
 @pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.replace("device_tier=", ""))
 def test_evaluation_in_the_middle_leaves_training_as_it_was(tier, tmp_path):
     batches = stream(4, 60)
-    flags = f"{tier},{rules('count', 'age')}{below('disk', 'adagrad', tmp_path)},look_ahead=8"
+    flags = f"{tier},{rules('count', 'age')}{below('disk', 'adagrad', tmp_path)}"
     alone = learnt(train(batches, Techniques.parse(rules("count", "age")), "adagrad"))
     store, run, progress = trained(flags, batches)
     for t in range(60):
@@ -152,7 +152,7 @@ def test_interrupted_batches_are_settled_and_training_goes_on(tier):
     Keys that only such batches brought in are not there any more (hazard 8).
     """
     batches = stream(5, 40)
-    store, run, progress = trained(f"{tier},look_ahead=8,pipeline_depth=6", batches)
+    store, run, progress = trained(f"{tier},pipeline_depth=6", batches)
     for _ in range(10):
         progress.advance(run.perform)
     assert run.held
@@ -162,7 +162,7 @@ def test_interrupted_batches_are_settled_and_training_goes_on(tier):
     trained_ids = {i for keys in batches[:10] for i in keys[0].ids[: keys[0].offsets[1]].tolist()}
     assert set(store.export("a")["ids"].tolist()) == trained_ids
     rest = TableRun(store, batches[10:])
-    again = Progress(build(Techniques.parse(f"{tier},look_ahead=8")), Inline())
+    again = Progress(build(Techniques.parse(f"{tier}")), Inline())
     while again.advance(rest.perform) is not None:
         pass
     reference = train(batches, Techniques.parse(""), "adagrad")

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from nestlab.embedding.host.arena import reserve
 from nestlab.errors import UserError
+from nestlab.host import memory_bytes
+
+_MAP_BYTES = 24  # a slot, of the map and its lists at the most
 
 
 def slot_memory(count: int, like: Tensor, grows: bool, device: torch.device) -> Tensor:
@@ -21,6 +24,12 @@ def slot_memory(count: int, like: Tensor, grows: bool, device: torch.device) -> 
     if grows and device.type != "cpu":
         raise UserError(f"slot_cache: a share of the rows cannot grow on {device}; give cache_slots as a number")
     width, dtype = like.shape[1], like.dtype
+    needed = count * (width * dtype.itemsize + _MAP_BYTES)
+    if not grows and device.type == "cpu" and needed > memory_bytes():
+        raise UserError(
+            f"slot_cache: no memory for {count:,} slots of {width} elements: {needed:,} bytes of {memory_bytes():,}; "
+            "give fewer"
+        )
     try:
         if device.type != "cpu":
             return torch.zeros(count, width, dtype=dtype, device=device)

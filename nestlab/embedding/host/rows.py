@@ -24,8 +24,8 @@ class Rows:
         last_seen: [capacity] int32: the number of the last training batch that asked for the row.
     """
 
-    def __init__(self, capacity: int, record_bytes: int) -> None:
-        self.capacity, self.record_bytes = capacity, record_bytes
+    def __init__(self, capacity: int, record_bytes: int, remedy: str = "use a machine with more memory") -> None:
+        self.capacity, self.record_bytes, self.remedy = capacity, record_bytes, remedy
         self.allocator = np.zeros(2, dtype=np.int64)
         self.free = np.empty(0, dtype=np.int64)
         self.last_seen = zeros(capacity, np.int32)
@@ -81,7 +81,6 @@ class Rows:
     def exhausted(self, needed: int) -> UserError:
         """The error for a request of `needed` rows that do not fit."""
         return UserError(
-            f"host memory exhausted: {needed:,} more rows of {self.record_bytes} bytes asked for, {self.used:,} of at "
-            f"most {self.capacity:,} in use; use a machine with more memory, a disk tier (disk=), a smaller dim or an "
-            "admission threshold"
+            f"no room for {needed:,} more rows of {self.record_bytes} bytes: {self.used:,} of at most "
+            f"{self.capacity:,} are in use; {self.remedy}, or use a smaller dim or an admission threshold"
         )

@@ -37,7 +37,7 @@ class HostTier:
     def __init__(self, group: TableGroup, initialiser: Initialiser, memory: RecordMemory, options: Tiers) -> None:
         self.group, self.memory = group, memory
         self.index = make_index(group, options)
-        self.rows = Rows(memory.row_capacity, memory.record_bytes)
+        self.rows = Rows(memory.row_capacity, memory.record_bytes, _remedy(options))
         self._initialiser, self._rules = initialiser, options.features
         self.admission = admission(options.features, group.tables)
         self.eviction = eviction(options.features, group.tables, memory.row_capacity)
@@ -186,6 +186,15 @@ class HostTier:
     def _initialise(self, records: np.ndarray, at: np.ndarray, keys: KeySet, positions: np.ndarray) -> None:
         """Initial values of the keys at `positions` [n] into records[at]."""
         self._initialiser.write(records, at, keys.ids[positions], keys.tables(positions))
+
+
+def _remedy(options: Tiers) -> str:
+    """What helps when there is no room for another row."""
+    if options.disk:
+        return f"the disk of '{options.disk}' has no room for more: free space there, or give another folder with disk="
+    if options.host_capacity or options.host_rows:
+        return "host_capacity (host_rows) bounds them: give more, or a folder for the others with disk="
+    return "use a machine with more memory, or a disk tier (host_capacity= with disk=)"
 
 
 def make_index(group: TableGroup, options: Tiers) -> KeyIndex | BucketedIndex:
