@@ -35,7 +35,7 @@ def test_a_wrong_state_is_seen():
 
 
 def test_a_peak_within_a_step_is_seen():
-    """Broken on purpose: with one sample at the end alone, the array is gone by then."""
+    """With one sample at the end alone the array would be gone by then."""
     with larger._Peak() as peak:
         before = peak.bytes["anonymous"]
         held = np.ones(1 << 24)  # 128 MiB
