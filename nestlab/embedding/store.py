@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,6 +24,14 @@ from nestlab.embedding.saved import SavePoint
 from nestlab.embedding.tiers import Tiers
 from nestlab.embedding.warmup import warm_up
 from nestlab.errors import UserError
+
+
+class TableUser(Protocol):
+    """Who trains the tables: a pipeline."""
+
+    def give_way(self) -> None:
+        """Another one takes over: when this returns, nothing of this one works on the tables any more."""
+        ...
 
 
 class EmbeddingStore:
@@ -73,6 +83,7 @@ class EmbeddingStore:
         self.hosts = tuple(map(self._make_host, self.groups, shares(self.groups)))
         self.tiers = tuple(make_tier(host, optimizer, self.options, self.counters) for host in self.hosts)
         self._where = {t.name: (group.number, i) for group in self.groups for i, t in enumerate(group.tables)}
+        self._user: weakref.ref[TableUser] | None = None
         self._live: dict[int, Residency] = {}  # training batches between resolve and release, by number
 
     def prepare(self, keys: Sequence[KeySet], train: bool = True, batch: int | None = None) -> Residency:
@@ -86,8 +97,8 @@ class EmbeddingStore:
 
         Raises:
             ValueError: not one KeySet a group, or not one run a table in it.
-            UserError: host memory or the device tier cannot hold the batch; no group was changed after the first that
-                refused.
+            UserError: host memory, the disk or the device tier cannot hold the batch. `settle` then makes the store
+                usable again, without the batch.
         """
         if not train:
             return self._look(keys, batch or 0)
@@ -101,7 +112,13 @@ class EmbeddingStore:
         self._check_keys(keys)
         number = self.counters.batches + 1
         oldest = min(self._live, default=number)
-        groups = [self._resolve_group(host, k, number, oldest) for host, k in zip(self.hosts, keys, strict=True)]
+        groups: list[GroupResidency] = []
+        try:
+            for host, group_keys in zip(self.hosts, keys, strict=True):
+                groups.append(self._resolve_group(host, group_keys, number, oldest))
+        except BaseException:
+            self._undo_groups(groups)
+            raise
         self.counters.batches = number
         name = self.options.device_tier
         residency = Residency(number if batch is None else batch, number, name, tuple(groups), True, [Call.RESOLVE])
@@ -112,7 +129,8 @@ class EmbeddingStore:
         """The second part: places in the device tier, and which rows leave it. Data only, no record moves.
 
         Raises:
-            CacheTooSmall: the batches in flight do not fit the device tier. Nothing was changed then.
+            CacheTooSmall: the batches in flight do not fit the device tier. No key of the batch stays then; what
+                admission and eviction counted of it stays counted.
         """
         residency.require_live("plan")
         try:
@@ -202,20 +220,40 @@ class EmbeddingStore:
             tier.forget(rows)
             self.counters.evicted += rows.size
 
+    def hand_to(self, user: TableUser) -> None:
+        """`user` trains these tables from now on; whoever did before gives way, and what it left behind is settled."""
+        before = self._user() if self._user is not None else None
+        if before is not None:
+            before.give_way()
+        self._user = weakref.ref(user)
+        self.settle()
+
     def settle(self) -> None:
-        """Ends the batches that were broken off, so that others can follow: they make the calls they still owe, but for
-        their update, and new keys that were never trained go again.
+        """Ends the batches that were broken off, so that others can follow and the tables can be saved.
+
+        Those that were applied are written back; the others leave the rows as they were, and no key that was never
+        trained. What admission and eviction counted of them stays counted.
         """
         live = sorted(self._live.values(), key=lambda residency: residency.number)
         self._undo([residency for residency in live if Call.PLAN not in residency.done])
         planned = [residency for residency in live if Call.PLAN in residency.done]
-        for residency in planned:
-            for call, method in self._owed():
-                if call not in residency.done:
-                    method(residency)
-        for residency in planned:
-            if Call.APPLY not in residency.done:
-                self._drop_new(residency)
+        for residency in (residency for residency in planned if Call.APPLY in residency.done):
+            if Call.WRITEBACK not in residency.done:
+                self.writeback(residency)
+            self.release(residency)
+        self._abandon([residency for residency in planned if Call.APPLY not in residency.done])
+
+    def _abandon(self, residencies: Sequence[Residency]) -> None:
+        """In order; nothing else is in flight."""
+        if not residencies:
+            return
+        for number, (host, tier) in enumerate(zip(self.hosts, self.tiers, strict=True)):
+            host.memory.unpin_all()
+            tier.abandon([residency.groups[number] for residency in residencies])
+        for residency in residencies:
+            self._drop_new(residency)
+            residency.done.append(Call.RELEASE)
+            self._live.pop(residency.number, None)
 
     def flush(self) -> None:
         """Makes the host tier hold the newest record of every row; what is cached stays cached.
@@ -308,11 +346,14 @@ class EmbeddingStore:
     def _undo(self, refused: Sequence[Residency]) -> None:
         """Batches that were resolved and never planned leave no key behind, the last one first."""
         for residency in reversed(refused):
-            for host, group in zip(self.hosts, residency.groups, strict=True):
-                host.undo(group)
-                self.counters.inserts -= group.fresh.size
+            self._undo_groups(residency.groups)
             residency.done.append(Call.RELEASE)
             self._live.pop(residency.number, None)
+
+    def _undo_groups(self, groups: Sequence[GroupResidency]) -> None:
+        for host, group in zip(self.hosts, groups, strict=False):  # as many groups as were resolved
+            host.undo(group.keys.take(group.fresh))
+            self.counters.inserts -= group.fresh.size
 
     def _drop_new(self, residency: Residency) -> None:
         """Takes away the keys that a batch brought in which was never trained. No batch is in flight."""
@@ -327,14 +368,6 @@ class EmbeddingStore:
             for tier, group in zip(self.tiers, residency.groups, strict=True):
                 call(tier, group)
         residency.done.append(done)
-
-    def _owed(self) -> tuple[tuple[Call, Callable[[Residency], None]], ...]:
-        return (
-            (Call.RETRIEVE, self.retrieve),
-            (Call.COMMIT, self.commit),
-            (Call.WRITEBACK, self.writeback),
-            (Call.RELEASE, self.release),
-        )
 
     def _check_keys(self, keys: Sequence[KeySet]) -> None:
         tables, runs = [len(group.tables) for group in self.groups], [k.offsets.size - 1 for k in keys]

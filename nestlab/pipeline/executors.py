@@ -179,6 +179,10 @@ class Progress:
         """No further LOAD is begun: what is in flight is all there is (a drain)."""
         self._work.stop_loading()
 
+    def close(self) -> None:
+        """Nothing runs any more when this returns, and nothing is begun again."""
+        self._work.close()
+
     def _plan(self, steps: int) -> None:
         while self._planned_step < steps:
             self._work.add(self._schedule.step(self._planned_step, self._ledger.first_batch))

@@ -105,7 +105,7 @@ class Crew:
         with self._lock:
             lanes = self._lanes.values()
             actions = [lane.running for lane in lanes if lane.running] + [a for lane in lanes for a in lane.queue]
-            self._ledger.forget(min((action.key.batch for action in actions), default=batch))
+            self._ledger.forget(min([batch, *(action.key.batch for action in actions)]))
 
     def stop(self) -> None:
         with self._lock:

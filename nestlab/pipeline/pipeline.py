@@ -68,13 +68,19 @@ class Pipeline:
         self.recorder = recorder
         model.dense.to(device)
         optimizer.zero_grad(set_to_none=True)  # what an interrupted step left behind is not this pipeline's
-        model.embedding.settle()
         self._queues = torch.device(device).type != "cpu"
         self._step = TrainStep(model, optimizer, transport or LocalTransport(), torch.device(device))
         self._progress = Progress(self.schedule, executor or Inline())
         self._failed_in = self._broken = ""
         self._paused_at: int | None = None
         self._paused_ns = 0  # of evaluations: no part of any step, cut out of the trace
+        model.embedding.hand_to(self)
+
+    def give_way(self) -> None:
+        """Another pipeline takes the tables over: with batches in flight, this one ends here."""
+        if self._step.flight:
+            self._progress.close()
+            self._broken = self._broken or "another pipeline took over its tables"
 
     def progress(self, iterator: Iterator[Batch]) -> StepOutput:
         """Completes the next batch and returns its output.
@@ -93,7 +99,7 @@ class Pipeline:
 
         Whoever breaks off such a loop under a schedule that looks ahead leaves batches in flight: `drain()` trains and
         hands them out, else they come out at the head of the next pass. So do those whose keys alone were looked at
-        (the `oracle` policy), which a drain leaves as they are.
+        (the `oracle` policy), which a drain leaves as they are; a pipeline made anew does not have them.
         """
         iterator = iter(loader)
         while (output := self._next(iterator)) is not None:

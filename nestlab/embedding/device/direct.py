@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,9 @@ class Direct:
 
     def release(self, residency: GroupResidency) -> None:
         self._host.memory.unpin(residency.work.pinned, changed=True)
+
+    def abandon(self, residencies: Sequence[GroupResidency]) -> None:
+        pass  # nothing was changed, and the pins are gone
 
     def flush(self) -> None:
         pass

@@ -15,6 +15,7 @@ same row is the same generation of the same key (5). Host frames of K(t) are pin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,7 @@ class _Half:
         previous: the batch before, until its records are copied.
         records: [≥ U, width], the buffer from `retrieve` on.
         frames: [f + c] in host memory: of the fetched keys, then of the shared ones.
+        committed: the shared records are here.
     """
 
     number: int
@@ -54,6 +56,7 @@ class _Half:
     previous: _Half | None
     records: Tensor | None = None
     frames: np.ndarray | None = None
+    committed: bool = False
 
 
 class DualBuffer:
@@ -104,7 +107,7 @@ class DualBuffer:
         if half.shared.size:
             newest = half.previous.records.index_select(0, self._there(half.before))
             half.records.index_copy_(0, self._there(half.shared), newest)
-        half.previous = None
+        half.committed, half.previous = True, None
 
     def look(self, residency: GroupResidency) -> None:
         pass  # every batch is written back: the host tier has the newest record once nothing is in flight
@@ -137,6 +140,20 @@ class DualBuffer:
 
     def release(self, residency: GroupResidency) -> None:
         residency.work = None
+
+    def abandon(self, residencies: Sequence[GroupResidency]) -> None:
+        for residency in residencies:
+            half = residency.work
+            if half is None or half.frames is None:
+                continue
+            rows = residency.rows[half.shared]  # their frames may have been made ready to be overwritten
+            where = (half.records, half.shared) if half.committed else (half.previous.records, half.before)
+            newest = self._copies.landed(self._copies.down(where[0].index_select(0, self._there(where[1]))))
+            frames = self._host.memory.pin(rows, np.zeros(rows.size, dtype=bool))
+            self._host.memory.records.index_copy_(0, torch.from_numpy(frames), newest)
+            self._host.memory.unpin(frames, changed=True)
+        self._number += 1  # the next batch shares its rows with no other
+        self._last = None
 
     def flush(self) -> None:
         pass

@@ -15,6 +15,7 @@ Which call relies on which order (docs/design.md 4.2, hazards in brackets):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +52,7 @@ class _Swap:
         coming: records of the misses [m, width].
         leaving: records of the victims [v, width].
         frames: [v] of the victims in host memory, pinned until they are written.
+        committed: the swap is done: victims are gathered, misses are in their slots.
     """
 
     plan: SwapPlan
@@ -59,6 +61,7 @@ class _Swap:
     coming: Copy | None = None
     leaving: Copy | None = None
     frames: np.ndarray | None = None
+    committed: bool = False
 
 
 class SlotCache:
@@ -126,7 +129,7 @@ class SlotCache:
             swap.leaving = self._copies.down(self.slots.index_select(0, self._there(swap.plan.out_slots)))
         if swap.plan.misses:
             self.slots.index_copy_(0, self._there(swap.plan.in_slots), self._copies.arrived(swap.coming))
-        swap.coming = None
+        swap.committed, swap.coming = True, None
 
     def look(self, residency: GroupResidency) -> None:
         residency.work = self.map.slots_of(residency.rows)
@@ -163,13 +166,30 @@ class SlotCache:
     def release(self, residency: GroupResidency) -> None:
         residency.work = None
 
-    def flush(self) -> None:
-        """All resident rows, in portions that host memory can hold at once."""
+    def abandon(self, residencies: Sequence[GroupResidency]) -> None:
+        stale = np.zeros(len(self.slots), dtype=bool)  # slots whose record is not that of the row the map has there
+        for swap in (residency.work for residency in residencies if residency.work is not None):
+            plan = swap.plan
+            if swap.leaving is not None:  # gathered and not known to have landed
+                self._write(plan.out_rows, self._copies.landed(swap.leaving))
+            elif not swap.committed:
+                here = ~stale[plan.out_slots]
+                self._bring_down(plan.out_rows[here], plan.out_slots[here])
+            if not swap.committed:
+                stale[plan.in_slots] = True
         rows, slots = self.map.rows_in()
-        portion = min(_FLUSHED_AT_ONCE, len(self._host.memory.records))
-        for begin in range(0, rows.size, portion):
-            span = slice(begin, begin + portion)
-            self._write(rows[span], self.slots.index_select(0, self._there(slots[span])))
+        self.map.forget(rows[stale[slots]])
+
+    def flush(self) -> None:
+        """All resident rows."""
+        self._bring_down(*self.map.rows_in())
+
+    def _bring_down(self, rows: np.ndarray, slots: np.ndarray) -> None:
+        """The records of slots [n] to the host records of rows [n]."""
+        for begin in range(0, rows.size, _FLUSHED_AT_ONCE):
+            span = slice(begin, begin + _FLUSHED_AT_ONCE)
+            leaving = self._copies.down(self.slots.index_select(0, self._there(slots[span])))
+            self._write(rows[span], self._copies.landed(leaving))
 
     def forget(self, rows: np.ndarray) -> None:
         self.map.forget(rows)
@@ -203,10 +223,14 @@ class SlotCache:
         return weights
 
     def _write(self, rows: np.ndarray, records: Tensor) -> None:
+        """Records [n, width], in host memory, to rows [n], in portions that it can hold at once."""
         memory = self._host.memory
-        frames = memory.pin(rows, np.zeros(rows.size, dtype=bool))
-        memory.records.index_copy_(0, torch.from_numpy(frames), self._copies.landed(self._copies.down(records)))
-        memory.unpin(frames, changed=True)
+        portion = len(memory.records)
+        for begin in range(0, rows.size, portion):
+            span = slice(begin, begin + portion)
+            frames = memory.pin(rows[span], np.zeros(rows[span].size, dtype=bool))
+            memory.records.index_copy_(0, torch.from_numpy(frames), records[span])
+            memory.unpin(frames, changed=True)
 
     def _there(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)

@@ -63,6 +63,13 @@ class DeviceTier(Protocol):
         """The batch is over."""
         ...
 
+    def abandon(self, residencies: Sequence[GroupResidency]) -> None:
+        """Batches that were planned and will not be applied, in order: what they hold of other batches' rows is brought
+        down, what never came is forgotten. Whatever call they were broken off in, this one cannot fail for want of
+        room. Every earlier batch is over, and nothing is pinned.
+        """
+        ...
+
     def flush(self) -> None:
         """Makes the host tier hold the newest record of every row; what is here stays. No batch is in flight."""
         ...

@@ -67,6 +67,9 @@ class Arena:
     def unpin(self, frames: np.ndarray, changed: bool) -> None:
         pass
 
+    def unpin_all(self) -> None:
+        pass
+
     def copy(self, rows: np.ndarray, columns: int | None = None) -> Tensor:
         """[n, columns] copy of the first columns (None: all) of the records of rows [n]."""
         return self.records[:, :columns].index_select(0, torch.from_numpy(rows))

@@ -36,6 +36,10 @@ class RecordMemory(Protocol):
         """Ends one pin a frame. `changed`: the newest record is in the frame, and no longer the one below."""
         ...
 
+    def unpin_all(self) -> None:
+        """Ends every pin, whoever holds it: no batch is in flight any more."""
+        ...
+
     def copy(self, rows: np.ndarray, columns: int | None = None) -> Tensor:
         """[n, columns] copy of the first columns (None: all) of the records of rows [n] (repeats allowed), wherever
         they lie. Changes nothing."""

@@ -148,6 +148,14 @@ class BufferPool:
         if wrong >= 0:
             raise ValueError(f"frame {wrong} is not pinned")
 
+    def unpin_all(self) -> None:
+        """Ends every pin: no batch is in flight any more. What was pinned counts as changed."""
+        with self._moving, self._state:
+            pinned = np.flatnonzero(self._pins > 0)
+            self._flags[pinned] |= kernels.CHANGED
+            self._pins[pinned] = 0
+            self._counts[kernels.PINNED] = 0
+
     def copy(self, rows: np.ndarray, columns: int | None = None) -> Tensor:
         """[n, columns] copy of the first columns (None: all) of the records of rows [n], wherever they lie.
 

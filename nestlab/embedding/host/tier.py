@@ -23,6 +23,7 @@ from nestlab.embedding.keyset import KeySet
 from nestlab.embedding.residency import GroupResidency
 from nestlab.embedding.saved import RemovedKeys
 from nestlab.embedding.tiers import Tiers
+from nestlab.errors import UserError
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -65,9 +66,13 @@ class HostTier:
         if (freed := self.rows.leave_quarantine(number, oldest)).size:
             self.memory.free(freed)
         rows, fresh = self._admit(keys, number) if self.admission else self.index.find_or_insert(keys, self.rows)
-        self.rows.seen(rows, number)
-        if self.eviction is not None:
-            self.eviction.used(rows, keys)
+        try:
+            self.rows.seen(rows, number)
+            if self.eviction is not None:
+                self.eviction.used(rows, keys)
+        except BaseException:  # an interrupt: no key may stay whose record nobody will write
+            self.undo(keys.take(fresh))
+            raise
         return rows, fresh
 
     def evict(self, number: int) -> np.ndarray:
@@ -90,9 +95,16 @@ class HostTier:
             self.admission.end_round()
         return rows, admitted
 
-    def undo(self, residency: GroupResidency) -> None:
+    def undo(self, fresh: KeySet) -> None:
         """Takes back the rows that `resolve` gave to new keys: the batch was refused before it had records."""
-        self.rows.give_back(self.index.remove(residency.keys.take(residency.fresh)))
+        self._forget_rows(self.index.remove(fresh))
+
+    def _forget_rows(self, rows: np.ndarray) -> None:
+        """Rows [n] belong to no key any more, and nothing that was counted of them stays."""
+        rows = rows[rows >= 0]
+        if self.eviction is not None and self.eviction.stats is not None:
+            self.eviction.stats.clear(rows)
+        self.rows.give_back(rows)
 
     def pin(
         self, residency: GroupResidency, positions: np.ndarray | slice, overwrite: np.ndarray = _NONE
@@ -157,9 +169,8 @@ class HostTier:
     def drop(self, keys: KeySet) -> None:
         """Takes keys away with their records, at once: no batch is in flight."""
         rows = self.index.remove(keys)
-        rows = rows[rows >= 0]
-        self.memory.free(rows)
-        self.rows.give_back(rows)
+        self.memory.free(rows[rows >= 0])
+        self._forget_rows(rows)
 
     def export(self, table: int) -> dict[str, Tensor]:
         """ids [n] ascending, weight [n, dim] and state [n, s] of one table: a canonical order."""
@@ -213,6 +224,11 @@ def make_memory(group: TableGroup, dtype: torch.dtype, options: Tiers, share: fl
     """
     record_bytes = group.record_width * dtype.itemsize
     frames = int(options.host_capacity * share) // record_bytes
+    if options.host_capacity and not frames:
+        raise UserError(
+            f"host_capacity={options.host_capacity}: not one row of {record_bytes} bytes fits its share of that; "
+            f"give at least {int(record_bytes / share) + 1:,}"
+        )
     if options.host_rows:
         frames = max(1, int(options.host_rows * share))
     if not options.disk:
