@@ -319,7 +319,9 @@ class EmbeddingStore:
     def require_quiet(self, call: str) -> None:
         """Raises RuntimeError while batches are in flight."""
         if self._live:
-            raise RuntimeError(f"{call}: {len(self._live)} batches are in flight; drain the pipeline first")
+            raise RuntimeError(
+                f"{call}: {len(self._live)} batches are in flight; drain the pipeline first, or settle() them"
+            )
 
     def _make_host(self, group: TableGroup, share: float) -> HostTier:
         initialiser = Initialiser(group, self.seed, self.optimizer.initial_state)

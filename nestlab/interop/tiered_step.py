@@ -60,7 +60,11 @@ class StepInBackward:
         self.settle()
 
     def _enter(self, keys: Sequence[KeySet]) -> Residency:
-        residency = self.store.prepare(keys)
+        try:
+            residency = self.store.prepare(keys)
+        except BaseException:  # a batch that does not fit: the tables go on without it
+            self.store.settle()
+            raise
         self._open = residency
         self.store.commit(residency)
         return residency

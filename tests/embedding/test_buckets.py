@@ -155,7 +155,7 @@ def test_exhausted_rows_change_nothing():
     index, book = BucketedIndex(64, 16), Rows(10, 16)
     index.find_or_insert(key_set([(0, i) for i in range(8)]), book)
     slots, allocator = index._regions.slots[: 4 * index.capacity].copy(), book.allocator.copy()
-    with pytest.raises(UserError, match="host memory exhausted: 4 more rows"):
+    with pytest.raises(UserError, match="no room for 4 more rows"):
         index.find_or_insert(key_set([(0, i) for i in range(12)]), book)
     assert (index._regions.slots[: slots.size] == slots).all() and (book.allocator == allocator).all()
     rows, _ = index.find_or_insert(key_set([(0, i) for i in range(10)]), book)

@@ -159,7 +159,7 @@ def test_records_that_do_not_fit_leave_the_store_empty(saved):
     """Broken on purpose: not emptied, the store could not be loaded again."""
     folder, _ = saved
     small = make(AGE, host_capacity=4_500)
-    with pytest.raises(UserError, match="host memory exhausted"):
+    with pytest.raises(UserError, match="no room for 65 more rows"):
         load(small, folder)
     assert [len(host.index) for host in small.hosts] == [0, 0] and sum(host.rows.used for host in small.hosts) == 0
     train([small], 1, 1)

@@ -144,7 +144,7 @@ class DualBuffer:
     def abandon(self, residencies: Sequence[GroupResidency]) -> None:
         for residency in residencies:
             half = residency.work
-            if half is None or half.frames is None:
+            if half is None or half.frames is None or not half.shared.size:
                 continue
             rows = residency.rows[half.shared]  # their frames may have been made ready to be overwritten
             where = (half.records, half.shared) if half.committed else (half.previous.records, half.before)

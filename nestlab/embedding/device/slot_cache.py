@@ -214,7 +214,7 @@ class SlotCache:
         return weights
 
     def _gather_by_kernel(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """As `index_select`, and 1.16 to 1.31 times as fast on one thread: it asks for records ahead of their turn."""
+        """As `index_select`, and 1.2 to 1.3 times as fast on one thread: it asks for records ahead of their turn."""
         width, dim = self._weights.stride(0), self._weights.shape[1]
         weights = self.slots.new_empty(positions.numel(), dim)
         records, places, at = self.slots.view(-1).numpy(), slots.numpy(), positions.contiguous().numpy()

@@ -26,7 +26,7 @@ from nestlab.techniques import Techniques
 CACHE_SHARE = 0.1  # of the rows in use; grows to what the batches in flight need, so that nearly every step evicts
 EVICTING_SHARE = 0.5
 HOST_SHARE = 0.6  # of the records' bytes, where a disk tier lies below
-LOOK_AHEAD = 20
+_AHEAD = {"oracle": {"look_ahead": 20}}
 _STEPS, _FEW_STEPS = 60, 16
 _FEW_SECONDS = 10.0  # below, a part of the set-ups will do
 _EVICTS = {"evict": "age", "evict_after": 4, "evict_every": 10}  # within a few steps keys go and come again
@@ -77,7 +77,7 @@ def _kinds(settings: Settings, record_bytes: int, folder: str) -> list[Technique
     small = settings.seconds < _FEW_SECONDS
     kinds = [Techniques(), Techniques(device_tier="dual_buffer")]
     kinds += [
-        Techniques(device_tier="slot_cache", cache_slots=CACHE_SHARE, cache_policy=policy, look_ahead=LOOK_AHEAD)
+        Techniques(device_tier="slot_cache", cache_slots=CACHE_SHARE, cache_policy=policy, **_AHEAD.get(policy, {}))
         for policy in (_POLICIES[::3] if small else _POLICIES)
     ]
     found = [replace(flags, pipeline_depth=depth) for flags in kinds for depth in ((1, 5) if small else (1, 2, 5))]
