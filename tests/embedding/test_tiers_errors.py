@@ -19,8 +19,6 @@ from nestlab.pipeline import build
 from nestlab.pipeline.executors import Progress
 from nestlab.techniques import Techniques
 
-pytestmark = pytest.mark.core
-
 LATER = 12  # batches trained before the fault
 
 
