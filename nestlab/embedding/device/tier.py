@@ -102,8 +102,3 @@ def known_grads(residency: GroupResidency, grads: Tensor) -> Tensor:
 def pick(places: Tensor, positions: Tensor | None) -> Tensor:
     """places[positions], all when None."""
     return places if positions is None else places.index_select(0, positions.to(places.device))
-
-
-def at(residency: GroupResidency, positions: Tensor | None) -> Sequence[int] | np.ndarray:
-    """The positions as numpy has them."""
-    return np.arange(len(residency.keys)) if positions is None else positions.cpu().numpy()
