@@ -10,3 +10,7 @@ class UserError(Exception):
 
 class NotAvailableYet(UserError):
     """A flag whose mechanism is not built yet; refused, never ignored."""
+
+
+class RankFailed(RuntimeError):
+    """Another rank ended, failed or did not come in time: this one cannot go on. The message names rank and place."""

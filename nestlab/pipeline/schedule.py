@@ -39,9 +39,11 @@ class Stage(StrEnum):
     BACKWARD = "BACKWARD"
     GRAD_EXCHANGE = "GRAD_EXCHANGE"
     DENSE_REDUCE = "DENSE_REDUCE"
+    CLIP = "CLIP"
     UPDATE = "UPDATE"
     WRITEBACK = "WRITEBACK"
     RELEASE = "RELEASE"
+    SYNC = "SYNC"
 
 
 class Lane(StrEnum):
@@ -54,6 +56,7 @@ class Lane(StrEnum):
     FETCH = "fetch"
     WRITE = "write"
     COMM = "comm"
+    REDUCE = "reduce"
     COMPUTE = "compute"
 
 

@@ -97,4 +97,6 @@ class Shape:
                 return self.evicts
             case Stage.COMMIT | Stage.WRITEBACK:
                 return self.tier != "direct"
+            case Stage.CLIP | Stage.SYNC:
+                return False
         return True

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nestlab.batch import Batch
 from nestlab.embedding import GroupKeys, Residency, StepInfo, embed, route
-from nestlab.exchange import Transport
+from nestlab.exchange import Channel, Transport
 from nestlab.models import RecModel
 from nestlab.pipeline.in_flight import Held, InFlight, MissingInput
 from nestlab.pipeline.key_queue import KeyQueue, routed_bytes
@@ -63,7 +63,9 @@ class TrainStep:
         self._activations = 0
         self._tables = 0
         self._parameters = [p for p in self.model.dense.parameters() if p.requires_grad]
-        self._do: dict[Stage, Callable[[int], int | None]] = {stage: getattr(self, stage.lower()) for stage in Stage}
+        self._do: dict[Stage, Callable[[int], int | None]] = {
+            s: getattr(self, s.lower()) for s in Stage if hasattr(self, s.lower())
+        }
 
     def perform(self, action: Action) -> int:
         """Runs one action; the bytes it moved (0 where it moves none). torch's grad mode is a thread's own."""
@@ -196,9 +198,9 @@ class TrainStep:
         # A parameter that the loss does not depend on keeps no gradient, as in torch: an optimizer then passes it by.
         b.reached = [p for p in self._parameters if p.grad is not None]
         flat = torch.cat([p.grad.reshape(-1) for p in b.reached]) if b.reached else torch.empty(0)
-        b.reduced = self.transport.all_reduce(flat)
+        b.reduced = self.transport.all_reduce(Channel.DENSE, flat)
         b.held.reduced = flat.nbytes
-        return flat.nbytes if self.transport.world_size > 1 else 0
+        return flat.nbytes if self.transport.mesh.world_size > 1 else 0
 
     def update(self, t: int) -> None:
         b = self._batch(t)
