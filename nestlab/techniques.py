@@ -72,12 +72,25 @@ class Techniques:
     click_weight: float = flag(10.0, "RecSDK", None, help="of a click in them")
     score_decay: float = flag(0.98, "RecSDK", None, help="of both scores, at each round")
     pipeline_depth: int = flag(1, "NestPipe, JD, RecSDK", (2, 3, 4, 5, 6), help="batches in flight, 1 to 5 (RecSDK: 6)")
-    depth_schedule: Literal["constant", "ramp", "load"] = flag("constant", "NestPipe", help="depth over time")
-    micro_batches: int = flag(1, "NestPipe", help="parts of a frozen window")
-    clustering: Literal["none", "greedy", "kmeans"] = flag("none", "NestPipe", help="samples to micro-batches")
-    staleness: int = flag(0, "UniEmb-like", help="updates a look-up may lag behind; 0: none")
-    replica_groups: int = flag(1, "2D sparse parallelism", help="groups that each hold all tables")
-    quantise: Literal["none", "fp16", "bf16", "int8"] = flag("none", "NestPipe", help="rows and gradients on the wire")
+    depth_schedule: Literal["constant", "ramp", "load"] = flag(
+        "constant", "NestPipe", ("ramp",), help="depth over time; ramp: from 1 up to pipeline_depth"
+    )
+    ramp_over: int = flag(100, "NestPipe", None, help="batches in which a ramp reaches its depth")
+    micro_batches: int = flag(1, "NestPipe", None, help="parts of a frozen window, 1 to 64")
+    clustering: Literal["none", "greedy", "kmeans"] = flag(
+        "none", "NestPipe", ("greedy", "kmeans"), help="which samples share a micro-batch"
+    )
+    staleness: int = flag(0, "UniEmb-like", None, help="updates a look-up lags behind; 0: none")
+    replica_groups: int = flag(1, "2D sparse parallelism", None, help="groups of ranks that each hold all tables")
+    replica_every: int = flag(
+        1, "2D sparse parallelism", None, help="batches from one averaging of replicas to the next"
+    )
+    quantise: Literal["none", "fp16", "bf16", "int8"] = flag(
+        "none", "NestPipe", ("fp16", "bf16", "int8"), help="rows on the wire, and gradients where nothing else is said"
+    )
+    quantise_backward: Literal["same", "none", "fp16", "bf16", "int8"] = flag(
+        "same", "NestPipe", ("none", "fp16", "bf16", "int8"), help="row gradients on the wire; same: as quantise"
+    )
     dispatch: Literal["none", "snake", "karmarkar_karp", "lpt", "variable", "local_interleave"] = flag(
         "none", "FreeScale", help="samples to ranks"
     )
@@ -163,6 +176,7 @@ PART_OF: dict[str, dict[str, tuple]] = {
     "evict_after": {"evict": ("age",)},
     "evict_share": {"evict": ("score",)},
     "evict_every": {"evict": ("age", "score"), "admit": ("show_click",)},
+    "ramp_over": {"depth_schedule": ("ramp",)},
     "show_weight": _SCORED,
     "click_weight": _SCORED,
     "score_decay": _SCORED,
@@ -181,6 +195,38 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
         lambda t: bool(t.disk) and not t.host_capacity and not t.host_rows,
     ),
     ("pipeline_depth", "it must be at least 1", lambda t: t.pipeline_depth < 1),
+    (
+        "depth_schedule",
+        "it needs pipeline_depth above 1",
+        lambda t: t.depth_schedule != "constant" and t.pipeline_depth == 1,
+    ),
+    ("ramp_over", "it must be at least 1", lambda t: t.ramp_over < 1),
+    ("micro_batches", "it must be 1 to 64", lambda t: not 1 <= t.micro_batches <= 64),
+    ("clustering", "only with micro_batches above 1", lambda t: t.clustering != "none" and t.micro_batches == 1),
+    ("staleness", "it must be 0 or more", lambda t: t.staleness < 0),
+    (
+        "staleness",
+        "a look-up that lags behind reads host rows, device_tier=direct",
+        lambda t: t.staleness > 0 and t.device_tier != "direct",
+    ),
+    (
+        "staleness",
+        "it needs more batches in flight; give pipeline_depth above it",
+        lambda t: t.staleness > 0 and t.pipeline_depth <= t.staleness,
+    ),
+    ("replica_groups", "it must be at least 1", lambda t: t.replica_groups < 1),
+    ("replica_every", "it must be at least 1", lambda t: t.replica_every < 1),
+    ("replica_every", "only with replica_groups above 1", lambda t: t.replica_every > 1 and t.replica_groups == 1),
+    (
+        "replica_groups",
+        "a replica would admit and evict by its own batches alone; leave admit and evict out",
+        lambda t: t.replica_groups > 1 and (t.admit != "none" or t.evict != "none"),
+    ),
+    (
+        "replica_groups",
+        "replicas are averaged between two updates; leave staleness out",
+        lambda t: t.replica_groups > 1 and t.staleness > 0,
+    ),
     ("host_rows", "host_capacity says it already; give one of the two", lambda t: t.host_rows and t.host_capacity),
     (
         "index_threads",
@@ -189,8 +235,29 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
     ),
 )
 
+
+class _Above:
+    """Equal to every number above a bound."""
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and other > self.bound
+
+    def __str__(self) -> str:
+        return f"above {self.bound}"
+
+
+_ROUNDED = "rows are rounded on the wire"
+_ROUNDED_BACK = "row gradients are rounded on the wire"
+
 # (flag, value, reason): what changes the mathematics. Each mechanism that does adds its line.
 INEXACT: tuple[tuple[str, Any, str], ...] = (
+    ("staleness", _Above(0), "rows are read before the updates of the batches just ahead"),
+    ("replica_groups", _Above(1), "each replica is updated by its own group's gradients and averaged afterwards"),
+    *(("quantise", value, _ROUNDED) for value in ("fp16", "bf16", "int8")),
+    *(("quantise_backward", value, _ROUNDED_BACK) for value in ("fp16", "bf16", "int8")),
     ("admit", "count", "an id below the threshold reads a constant row and learns nothing"),
     ("admit", "sketch", "an id below the threshold reads a constant row and learns nothing; counts are estimates"),
     ("admit", "show_click", "an id below the threshold reads a constant row and learns nothing"),
@@ -294,6 +361,7 @@ PRESETS = {
         index_buckets=256,
         index_threads=2,
     ),
+    "nestpipe": Techniques(device_tier="dual_buffer", pipeline_depth=5, micro_batches=8, clustering="kmeans"),
     "recsdk": Techniques(device_tier="slot_cache", cache_policy="clock", cache_slots=0.1, pipeline_depth=6),
 }
 
