@@ -5,7 +5,7 @@ from __future__ import annotations
 from nestlab.data import commands, criteo, kuairand
 from nestlab.data.dataset import Dataset, DatasetInfo
 from nestlab.data.kuairand_prepare import KuaiRandOptions
-from nestlab.data.loader import Loader
+from nestlab.data.loader import Loader, Position
 from nestlab.data.opening import open_dataset
 from nestlab.data.prepare import PrepareOptions
 from nestlab.data.registry import Found, available, names
@@ -16,6 +16,7 @@ __all__ = [
     "Found",
     "KuaiRandOptions",
     "Loader",
+    "Position",
     "PrepareOptions",
     "available",
     "commands",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -70,12 +72,27 @@ class Collator:
         )
 
 
+@dataclass(frozen=True)
+class Position:
+    """A place in the sequence of batches: `batch` batches of epoch `epoch` lie before it, and all earlier epochs."""
+
+    epoch: int = 0
+    batch: int = 0
+
+    def after(self, batches: int, of: int) -> Position:
+        """So many batches further, where an epoch has `of` of them. The end of an epoch is the start of the next."""
+        epochs, batch = divmod(self.batch + batches, of)
+        return Position(self.epoch + epochs, batch)
+
+
 class Loader:
     """Batches over rows `start` … `stop`−1 of a table; may be iterated again and again, `len()` is in batches.
 
     In order, or shuffled: then every iteration is an epoch with an order of its own, drawn from (seed, epoch) by a
     generator that belongs to the loader. The same seed gives the same sequence of orders in every process; no global
-    generator is read or moved. `epoch` is the number of the next iteration: the whole state of the loader.
+    generator is read or moved. `start` is where the next iteration begins: the whole state of the loader.
+
+    Many ranks read one sequence of *global* batches, which does not depend on how many they are: see `slice`.
 
     A shuffled epoch holds 8 bytes a row for its permutation.
     """
@@ -92,7 +109,10 @@ class Loader:
         drop_last: bool = False,
         limit: int | None = None,
     ) -> None:
-        """`limit`: at most so many batches.
+        """
+        Args:
+            batch_size: samples of a global batch.
+            limit: at most so many batches.
 
         Raises:
             UserError: batch_size below 1, a negative limit or seed.
@@ -104,43 +124,87 @@ class Loader:
         if seed < 0:
             raise UserError(f"seed={seed}: choose 0 or more")
         self._table, self._collate = table, collate
-        self._start, self._stop = rows
-        self.batch_size, self.shuffle, self.seed, self.epoch = batch_size, shuffle, seed, 0
+        self._first, self._stop = rows
+        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
+        self.start = Position()
+        self._rank, self._world_size = 0, 1
         count = self.samples // batch_size if drop_last else -(-self.samples // batch_size)
         self._count = count if limit is None else min(count, limit)
 
     @property
     def samples(self) -> int:
-        """How many rows the split holds (whatever `limit` and `drop_last` leave out)."""
-        return self._stop - self._start
+        """How many rows the split holds (whatever `limit` and `drop_last` leave out), over all ranks."""
+        return self._stop - self._first
+
+    @property
+    def epoch(self) -> int:
+        """The number of the next iteration."""
+        return self.start.epoch
+
+    def slice(self, rank: int, world_size: int) -> Loader:
+        """What rank `rank` of `world_size` reads: of a global batch of B samples r·B//W … (r+1)·B//W − 1.
+
+        Every rank yields as many batches as there are global ones; a slice may be empty. Only its own rows are read.
+
+        Raises:
+            ValueError: there is no such rank, or this is a slice already.
+        """
+        if not 0 <= rank < world_size or self._world_size > 1:
+            raise ValueError(f"Loader.slice: rank {rank} of {world_size}, of a loader of {self._world_size} rank(s)")
+        part = copy.copy(self)
+        part._rank, part._world_size = rank, world_size
+        return part
+
+    def samples_of(self, batch: int) -> int:
+        """How many samples global batch `batch` of an epoch has, over all ranks."""
+        return min(self.batch_size, self.samples - batch * self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is epoch `epoch`: what a resumed run calls.
+        """The next iteration is epoch `epoch`, from its first batch on.
 
         Raises:
             UserError: a negative epoch.
         """
-        if epoch < 0:
-            raise UserError(f"epoch={epoch}: choose 0 or more")
-        self.epoch = epoch
+        self.begin_at(Position(epoch))
+
+    def begin_at(self, position: Position) -> None:
+        """The next iteration is what is left of an epoch at `position`: what a resumed run calls. Nothing that lies
+        before it is read.
+
+        Raises:
+            UserError: a negative epoch, or a batch that the epoch does not have.
+        """
+        if position.epoch < 0:
+            raise UserError(f"epoch={position.epoch}: choose 0 or more")
+        if not 0 <= position.batch <= self._count:
+            raise UserError(f"batch={position.batch}: an epoch of these data has {self._count}; choose one of them")
+        self.start = position.after(0, self._count) if self._count else Position(position.epoch)
 
     def __len__(self) -> int:
+        """Batches of a whole epoch."""
         return self._count
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        return self._shuffled(epoch) if self.shuffle else self._ordered()
+        begin, self.start = self.start, Position(self.start.epoch + 1)
+        return self._shuffled(begin) if self.shuffle else self._ordered(begin)
 
-    def _ordered(self) -> Iterator[Batch]:
-        for start in range(self._start, self._start + self._count * self.batch_size, self.batch_size):
-            yield self._collate(self._table.slice(start, min(self.batch_size, self._stop - start)))
+    def _ordered(self, begin: Position) -> Iterator[Batch]:
+        for batch in range(begin.batch, self._count):
+            start, stop = self._rows_of(batch)
+            yield self._collate(self._table.slice(self._first + start, stop - start))
 
-    def _shuffled(self, epoch: int) -> Iterator[Batch]:
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+    def _shuffled(self, begin: Position) -> Iterator[Batch]:
+        order = np.random.default_rng([self.seed, begin.epoch]).permutation(self.samples)
         gathered = Gatherer(self._table)
-        for i in range(self._count):
-            rows_b = order[i * self.batch_size : (i + 1) * self.batch_size] + self._start
-            yield self._collate(gathered(rows_b))
+        for batch in range(begin.batch, self._count):
+            start, stop = self._rows_of(batch)
+            yield self._collate(gathered(order[start:stop] + self._first))
+
+    def _rows_of(self, batch: int) -> tuple[int, int]:
+        """This rank's places in the order of the epoch: the first, and the one after the last."""
+        size, start = self.samples_of(batch), batch * self.batch_size
+        rank, world = self._rank, self._world_size
+        return start + rank * size // world, start + (rank + 1) * size // world
 
 
 class Gatherer:

@@ -8,13 +8,15 @@ what they had.
 Nothing that is read is executed, and nothing is read before its checksum is right.
 """
 
+from nestlab.embedding.checkpoint.beside import read_beside, write_beside
 from nestlab.embedding.checkpoint.loading import load
-from nestlab.embedding.checkpoint.manifest import Manifest, Save, read_manifest
+from nestlab.embedding.checkpoint.manifest import Beside, Manifest, Save, read_manifest
 from nestlab.embedding.checkpoint.overview import describe
 from nestlab.embedding.checkpoint.publishing import ShardFiles, publish
 from nestlab.embedding.checkpoint.saving import confirm, save, save_shard
 
 __all__ = [
+    "Beside",
     "Manifest",
     "Save",
     "ShardFiles",
@@ -22,7 +24,9 @@ __all__ = [
     "describe",
     "load",
     "publish",
+    "read_beside",
     "read_manifest",
     "save",
     "save_shard",
+    "write_beside",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,7 @@ def load(store: EmbeddingStore, folder: str | Path, shard: int = 0, of: int = 1)
     manifest = require_manifest(folder)
     check_fits(manifest.header, header_of(store))
     wanted = [_needed(save, shard, of) for save in manifest.saves]
-    _verify(folder, [file for files in wanted for file in files])
+    verify(folder, [file for files in wanted for file in files])
     filling = _Filling(store, folder, shard, of)
     try:
         filling.fill(wanted)
@@ -66,7 +66,11 @@ def _needed(save: Save, shard: int, of: int) -> list[FileEntry]:
     return [file for file in save.files if save.shards != of or file.shard == shard]
 
 
-def _verify(folder: Path, files: list[FileEntry]) -> None:
+def verify(folder: Path, files: Iterable[FileEntry]) -> None:
+    """
+    Raises:
+        UserError: a file is missing, damaged or cannot be read.
+    """
     for file in files:
         path, remedy = folder / file.path, "use another copy or checkpoint"
         try:

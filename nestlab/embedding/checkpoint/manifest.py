@@ -5,10 +5,12 @@
      "tables": [{"name", "dim", "state_width", "bound", "group"}, …],
      "saves": [{"number", "kind": "full" | "increment", "step", "batches", "shards", "after", "seconds", "digest",
                 "files": [{"path", "role", "tables", "shard", "rows", "bytes", "sha256"}, …]}, …],
+     "beside": {"content": {…}, "files": […]},
      "checksum": sha256 of the rest as JSON with sorted keys and without spaces}
 
 `saves` is a full save and the increments upon it, in order. `after` is the digest of the save before. A file's role is
-`rows`, `removed`, `scores` or `admission`; see `parts`.
+`rows`, `removed`, `scores` or `admission`; see `parts`. `beside`, where it is there, is what a training keeps with the
+newest save (see `beside`): one file makes both valid, so that they never disagree.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from nestlab.errors import UserError
 
 FORMAT = 1
 NAME = "manifest.json"
-FOLDER = re.compile(r"\d{6}\.\d+-of-\d+\.[0-9a-f]{12}")  # save, shard and what is in it
+BESIDE = "beside"
+FOLDER = re.compile(rf"\d{{6}}\.(?:\d+-of-\d+|{BESIDE})\.[0-9a-f]{{12}}")  # save, shard and what is in it
 _PATH = re.compile(FOLDER.pattern + r"/[a-z0-9.-]+")
 
-Role = Literal["rows", "removed", "scores", "admission"]
+Role = Literal["rows", "removed", "scores", "admission", "beside"]
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,23 @@ class Save:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What whoever trains the tables keeps with the newest save, and only with it.
+
+    Attributes:
+        content: anything that JSON can hold.
+        files: of role `beside`, of no table.
+    """
+
+    content: dict[str, Any]
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True)
 class Manifest:
     header: Header
     saves: tuple[Save, ...]
+    beside: Beside | None = None
 
     @property
     def last(self) -> Save:
@@ -118,11 +135,14 @@ class Manifest:
     @property
     def folders(self) -> list[str]:
         """The sub-folders it names."""
-        return sorted({file.path.split("/")[0] for save in self.saves for file in save.files})
+        files = [file for save in self.saves for file in save.files] + list(self.beside.files if self.beside else ())
+        return sorted({file.path.split("/")[0] for file in files})
 
     def to_bytes(self) -> bytes:
         saves = [{**asdict(save), "digest": save.digest} for save in self.saves]
         content = {"format": FORMAT, **asdict(self.header), "saves": saves}
+        if self.beside is not None:
+            content["beside"] = asdict(self.beside)
         return (json.dumps({**content, "checksum": digest_of(content)}, indent=1) + "\n").encode()
 
     @staticmethod
@@ -184,13 +204,21 @@ def _parse(tree: dict[str, Any]) -> Manifest:
     saves = tuple(parse_save(save) for save in tree["saves"])
     if not saves:
         raise ValueError("it names no save")
-    return Manifest(Header(**header), saves)
+    beside = tree.get("beside")
+    if beside is not None:
+        beside = Beside(dict(beside["content"]), _parse_files(beside["files"]))
+    return Manifest(Header(**header), saves, beside)
 
 
 def parse_save(tree: dict[str, Any]) -> Save:
     """What `asdict` made of a save, or its JSON."""
-    files = tuple(FileEntry(**{**file, "tables": tuple(file["tables"])}) for file in tree["files"])
+    files = _parse_files(tree["files"])
+    return Save(**{**{name: tree[name] for name in (field.name for field in fields(Save))}, "files": files})
+
+
+def _parse_files(trees: list[dict[str, Any]]) -> tuple[FileEntry, ...]:
+    files = tuple(FileEntry(**{**file, "tables": tuple(file["tables"])}) for file in trees)
     for file in files:
         if not _PATH.fullmatch(file.path):
             raise ValueError(f"the path '{file.path}' is none of a part")
-    return Save(**{**{name: tree[name] for name in (field.name for field in fields(Save))}, "files": files})
+    return files

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from nestlab.embedding.checkpoint.durable import sync_folder
 from nestlab.embedding.checkpoint.manifest import (
+    BESIDE,
     FOLDER,
     NAME,
+    Beside,
+    FileEntry,
     Header,
     Manifest,
     Save,
@@ -26,7 +29,7 @@ from nestlab.errors import UserError
 from nestlab.files import write_atomic
 
 SCRATCH = ".tmp-"
-_OURS = re.compile(rf"{FOLDER.pattern}|{re.escape(SCRATCH)}\d{{6}}\.\d+-of-\d+")
+_OURS = re.compile(rf"{FOLDER.pattern}|{re.escape(SCRATCH)}\d{{6}}\.(?:\d+-of-\d+|{BESIDE})")
 _MANIFEST_SCRATCH = re.compile(rf"\.{re.escape(NAME)}\..*\.tmp")
 
 
@@ -57,8 +60,11 @@ class ShardFiles:
         )
 
 
-def publish(folder: str | Path, shards: Sequence[ShardFiles]) -> Save:
+def publish(folder: str | Path, shards: Sequence[ShardFiles], beside: Beside | None = None) -> Save:
     """Makes what all shards have written the checkpoint in `folder`, then removes what no manifest names any more.
+
+    Args:
+        beside: what else becomes valid with it, in place of what the save before had (see `write_beside`).
 
     Raises:
         UserError: shards are missing or do not fit together, or another save was published since they were written.
@@ -66,10 +72,12 @@ def publish(folder: str | Path, shards: Sequence[ShardFiles]) -> Save:
     folder, shards = Path(folder), sorted(shards, key=lambda part: part.shard)
     base = read_manifest(folder)
     _check_together(folder, shards, base)
+    for file in beside.files if beside else ():
+        _check_written(folder, file, "it was written")
     files = tuple(file for part in shards for file in part.save.files)
     saved = replace(shards[0].save, files=files, seconds=max(part.save.seconds for part in shards))
     before = base.saves if saved.kind == "increment" else ()
-    manifest = Manifest(shards[0].header, (*before, saved))
+    manifest = Manifest(shards[0].header, (*before, saved), beside)
     with told(folder):
         write_atomic(folder / NAME, manifest.to_bytes())
         sync_folder(folder)
@@ -87,11 +95,15 @@ def _check_together(folder: Path, shards: list[ShardFiles], base: Manifest | Non
         if not same or (part.header, part.base) != (first.header, first.base):
             raise UserError(f"publish: shard {part.shard} was not saved together with shard 0; save all of them again")
         for file in part.save.files:
-            path = folder / file.path
-            if not path.is_file() or path.stat().st_size != file.bytes:
-                raise UserError(f"publish: '{path}' is not as shard {part.shard} wrote it; save again")
+            _check_written(folder, file, f"shard {part.shard} wrote it")
     if first.base != (base.last.digest if base else ""):
         raise UserError(f"publish: another save into '{folder}' was published meanwhile; save again")
+
+
+def _check_written(folder: Path, file: FileEntry, how: str) -> None:
+    path = folder / file.path
+    if not path.is_file() or path.stat().st_size != file.bytes:
+        raise UserError(f"publish: '{path}' is not as {how}; save again, into a folder that all ranks share")
 
 
 def _tidy(folder: Path, named: Sequence[str]) -> None:
