@@ -1,11 +1,16 @@
 """Between ranks: who sends what to whom, over which link."""
 
+from nestlab.exchange.codec import Codec, codec, plain_width
 from nestlab.exchange.link import Link, LinkCounters, LinkModel
 from nestlab.exchange.routed import PartPlan, RoutedBatch
+from nestlab.exchange.routing import Router
+from nestlab.exchange.rows import Leaving, accumulate, bytes_leaving, exchange_grads, exchange_rows
 from nestlab.exchange.transport import Channel, LocalTransport, Mesh, Transport
 
 __all__ = [
     "Channel",
+    "Codec",
+    "Leaving",
     "Link",
     "LinkCounters",
     "LinkModel",
@@ -13,5 +18,12 @@ __all__ = [
     "Mesh",
     "PartPlan",
     "RoutedBatch",
+    "Router",
     "Transport",
+    "accumulate",
+    "bytes_leaving",
+    "codec",
+    "exchange_grads",
+    "exchange_rows",
+    "plain_width",
 ]
