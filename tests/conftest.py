@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from ranks import ranks  # noqa: F401  (a fixture for every test below here)
 
 # Before torch is loaded: its threads would spin while they wait for each other, and tests run beside other work.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")

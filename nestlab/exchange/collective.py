@@ -1,0 +1,245 @@
+"""The transport over torch.distributed: gloo on CPU, NCCL on CUDA. Nothing here waits without end.
+
+Every collective is issued asynchronously and waited for in slices. With gloo (torch 2.13) a wait that times out leaves
+the operation as it was, so that one can wait for it again; a thread that waits sleeps in the kernel. A peer that dies
+resets its connections, and the wait raises within milliseconds; which rank it was is told by the pulses of
+`nestlab.exchange.failure`. `ProcessGroup.abort` ends what is outstanding at once, where `destroy_process_group` alone
+would leave threads behind until the group's own timeout.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nestlab.errors import RankFailed
+from nestlab.exchange.failure import Watch, describe
+from nestlab.exchange.meeting import meet, watch_store
+from nestlab.exchange.transport import Channel, Mesh
+
+_SLICE = timedelta(seconds=0.2)
+_GRACE_S = 5.0  # the group's own timeout comes after ours, whose message says more
+# gloo moves these kinds alone; the others travel as one of equal width
+_AS_ANOTHER = {torch.bool: torch.uint8, torch.bfloat16: torch.float16, torch.int16: torch.float16}
+
+Ranks = tuple[int, ...]
+Groups = dict[tuple[Channel, Ranks], dist.ProcessGroup]
+
+
+class CollectiveTransport:
+    """`Transport` over process groups: one a channel, so that lanes never meet in one group.
+
+    Made by `connect`. Each channel may be used by one thread at a time; channels may be used at once and in any order
+    between them.
+
+    Args:
+        mesh: where this rank stands.
+        groups: those this rank belongs to, by channel and members.
+        watch: what it knows of the other ranks; ends with `close`.
+        timeout_s: seconds after which a collective that does not end raises RankFailed.
+        owns_world: the default process group was made here and goes with `close`.
+    """
+
+    def __init__(self, mesh: Mesh, groups: Groups, watch: Watch, timeout_s: float, owns_world: bool) -> None:
+        self.mesh = mesh
+        self._groups, self._watch = groups, watch
+        self._timeout_s = timeout_s
+        self._owns_world = owns_world
+        self._closed = False
+        self._waiting: dict[int, dist.Work] = {}
+
+    @classmethod
+    def connect(
+        cls,
+        replicas: int = 1,
+        device: str | torch.device = "cpu",
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+    ) -> CollectiveTransport:
+        """Joins the ranks that the environment names.
+
+        Args:
+            replicas: groups of ranks that each hold all tables (2D sparse parallelism).
+            device: where the tensors lie; gloo on CPU (GLOO_SOCKET_IFNAME chooses the interface), NCCL on CUDA.
+            timeout_s: seconds for meeting, and for each collective.
+            env: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; os.environ where None. Not looked at where
+                torch.distributed has a default process group already.
+
+        Raises:
+            UserError: the environment is incomplete, or the port is taken.
+            RankFailed: a rank did not come.
+            ValueError: the replica groups do not divide the ranks.
+        """
+        device = torch.device(device)
+        env = os.environ if env is None else env
+        owns_world = not dist.is_initialized()
+        if owns_world:
+            meet(env, _backend(device), timeout_s)
+        try:
+            mesh = Mesh(dist.get_rank(), dist.get_world_size(), replicas)
+            groups = _make_groups(mesh, device, timeout_s)
+            store, host = watch_store(env)
+        except BaseException:
+            if owns_world:
+                dist.destroy_process_group()
+            raise
+        return cls(mesh, groups, Watch(store, mesh.rank, mesh.world_size, host), timeout_s, owns_world)
+
+    def all_to_all(self, channel: Channel, send: Tensor, send_counts: Sequence[int], counts: Sequence[int]) -> Tensor:
+        mesh = self.mesh
+        ranks = tuple(range(mesh.replica * mesh.shards, (mesh.replica + 1) * mesh.shards))
+        if len(ranks) == 1:
+            return send
+        send = send.detach().contiguous()
+        came = torch.empty((sum(counts), *send.shape[1:]), dtype=send.dtype, device=send.device)
+        self._finish(
+            channel,
+            ranks,
+            lambda group: dist.all_to_all_single(
+                _wire(came), _wire(send), list(counts), list(send_counts), group=group, async_op=True
+            ),
+        )
+        return came
+
+    def all_reduce(self, channel: Channel, flat: Tensor) -> Tensor:
+        ranks = self._across(channel)
+        if len(ranks) == 1:
+            return flat
+        flat = flat.detach().contiguous()
+        self._finish(channel, ranks, lambda group: dist.all_reduce(flat, group=group, async_op=True))
+        return flat
+
+    def all_gather(self, channel: Channel, values: Tensor) -> Tensor:
+        ranks = self._across(channel)
+        if len(ranks) == 1:
+            return values.unsqueeze(0)
+        values = values.detach().contiguous()
+        gathered = torch.empty((len(ranks), *values.shape), dtype=values.dtype, device=values.device)
+        self._finish(
+            channel,
+            ranks,
+            lambda group: dist.all_gather_single(
+                _wire(gathered).view(-1), _wire(values).view(-1), group=group, async_op=True
+            ),
+        )
+        return gathered
+
+    def fail(self, place: str, error: BaseException) -> None:
+        self._watch.publish(describe(self.mesh.rank, place, error))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        torn = self._watch.failed or bool(self._waiting)
+        self._watch.stop_waiting(f"rank {self.mesh.rank} closed its transport")
+        self._watch.leave()
+        groups = list(self._groups.values())
+        if torn:
+            for group in [*groups, *([dist.group.WORLD] if self._owns_world else [])]:
+                group.abort()
+        self._groups.clear()
+        if self._owns_world:
+            dist.destroy_process_group()
+            return
+        for group in groups:
+            dist.destroy_process_group(group)
+
+    def _across(self, channel: Channel) -> Ranks:
+        mesh = self.mesh
+        if channel is Channel.REPLICAS:
+            return tuple(range(mesh.shard, mesh.world_size, mesh.shards))
+        return tuple(range(mesh.world_size))
+
+    def _finish(self, channel: Channel, ranks: Ranks, issue: Callable[[dist.ProcessGroup], dist.Work]) -> None:
+        group = self._groups.get((channel, ranks))
+        if group is None:
+            raise ValueError(f"{channel.value}: no group of ranks {list(ranks)} for this call")
+        self._watch.enter(channel.value)
+        try:
+            work = issue(group)
+        except RuntimeError as error:
+            raise self._broken(channel, ranks, error) from error
+        self._waiting[id(work)] = work
+        try:
+            self._wait(work, channel, ranks)
+        finally:
+            del self._waiting[id(work)]
+
+    def _wait(self, work: dist.Work, channel: Channel, ranks: Ranks) -> None:
+        limit = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                work.wait(_SLICE)
+                return
+            except RuntimeError as error:
+                if work.is_completed() and not _succeeded(work):
+                    raise self._broken(channel, ranks, error) from error
+            self._watch.check()
+            if time.monotonic() > limit:
+                raise RankFailed(self._watch.publish(self._overdue(channel, ranks)))
+
+    def _overdue(self, channel: Channel, ranks: Ranks) -> str:
+        text = f"no answer within {self._timeout_s:g} s in {channel.name}"
+        absent = self._watch.absent(channel.value, ranks)
+        return f"{text}; rank(s) {', '.join(map(str, absent))} did not come" if absent else text
+
+    def _broken(self, channel: Channel, ranks: Ranks, error: RuntimeError) -> RankFailed:
+        """A connection broke. If its rank failed in good order, its message is on the way: what it says is better."""
+        ended = self._watch.ended(ranks)
+        try:
+            self._watch.check()
+        except RankFailed as failed:
+            return failed
+        others = [rank for rank in ranks if rank != self.mesh.rank]
+        if ended:
+            text = "; ".join(f"rank {rank} ended" for rank in ended)
+        else:
+            named = f"rank {others[0]}" if len(others) == 1 else f"one of ranks {others}"
+            text = f"the connection to {named} broke: {str(error).splitlines()[0]}"
+        return RankFailed(self._watch.publish(f"{text} (noticed in {channel.name} on rank {self.mesh.rank})"))
+
+
+def _succeeded(work: dist.Work) -> bool:
+    """Whether work that has completed did so without an error (it may have ended just after a slice)."""
+    try:
+        work.wait(_SLICE)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _wire(tensor: Tensor) -> Tensor:
+    kind = _AS_ANOTHER.get(tensor.dtype)
+    return tensor if kind is None else tensor.view(kind)
+
+
+def _backend(device: torch.device) -> str:
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def _make_groups(mesh: Mesh, device: torch.device, timeout_s: float) -> Groups:
+    """The groups this rank belongs to, by channel and members. Every rank makes all groups, in this order."""
+    shards, world = mesh.shards, mesh.world_size
+    copies = [tuple(range(first, first + shards)) for first in range(0, world, shards)]
+    peers = [tuple(range(shard, world, shards)) for shard in range(shards)]
+    everyone = [tuple(range(world))]
+    wanted = [(Channel.KEYS, copies), (Channel.ROWS, copies), (Channel.DENSE, everyone), (Channel.REPLICAS, peers)]
+    if mesh.replicas > 1:
+        wanted.append((Channel.KEYS, everyone))
+    timeout = timedelta(seconds=timeout_s + _GRACE_S)
+    made = {}
+    for channel, members in wanted:
+        for ranks in members:
+            if len(ranks) == 1:
+                continue
+            group = dist.new_group(list(ranks), timeout=timeout, backend=_backend(device))
+            if mesh.rank in ranks:
+                made[channel, ranks] = group
+    return made

@@ -1,0 +1,80 @@
+"""How ranks find each other: the default process group from the usual environment variables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from nestlab.errors import RankFailed, UserError
+from nestlab.launch.environment import REMEDY, Place, environment, launcher_serves_store
+
+_GRACE_S = 5.0
+
+
+def meet(env: Mapping[str, str], backend: str, timeout_s: float) -> None:
+    """Waits for all ranks, then makes the default process group.
+
+    Raises:
+        UserError: the environment is incomplete, or the port is taken.
+        RankFailed: rank 0 cannot be reached, or a rank did not come within `timeout_s`.
+    """
+    place = environment(env)
+    if place is None:
+        raise UserError(f"environment: RANK and WORLD_SIZE are not set; {REMEDY}")
+    store = _open_store(place, timeout_s)
+    _await_all(dist.PrefixStore("meeting", store), place, timeout_s)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timedelta(seconds=timeout_s + _GRACE_S),
+    )
+
+
+def watch_store(env: Mapping[str, str]) -> tuple[dist.Store, int | None]:
+    """A connection of its own to the default group's store, and the rank that serves it (None: the launcher)."""
+    store = dist.distributed_c10d._get_default_store()
+    name = f"watch/{_count(store)}"
+    return dist.PrefixStore(name, store.clone()), None if launcher_serves_store(env) else 0
+
+
+def _count(store: dist.Store) -> int:
+    """How many transports were made on this store before, the same on every rank: each rank counts for itself."""
+    return store.add(f"transports/{dist.get_rank()}", 1)
+
+
+def _open_store(place: Place, timeout_s: float) -> dist.Store:
+    serves = place.rank == 0 and not place.store_of_launcher
+    try:
+        store = dist.TCPStore(
+            place.master_addr,
+            place.master_port,
+            place.world_size,
+            serves,
+            timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except dist.DistError as error:
+        where = f"{place.master_addr}:{place.master_port}"
+        line = str(error).splitlines()[0]
+        if serves:
+            raise UserError(f"MASTER_PORT: rank 0 cannot listen on {where}: choose a free port ({line})") from error
+        raise RankFailed(f"rank {place.rank}: no answer from rank 0 at {where} within {timeout_s:g} s") from error
+    return dist.PrefixStore(f"attempt/{place.attempt}", store)
+
+
+def _await_all(store: dist.Store, place: Place, timeout_s: float) -> None:
+    """Says who is missing, which torch's own waiting does not."""
+    store.set(str(place.rank), "here")
+    missing = list(range(place.world_size))
+    limit = time.monotonic() + timeout_s
+    while missing := [rank for rank in missing if not store.check([str(rank)])]:
+        if time.monotonic() > limit:
+            names = ", ".join(map(str, missing))
+            raise RankFailed(f"no answer within {timeout_s:g} s while connecting; rank(s) {names} did not come")
+        time.sleep(0.01)

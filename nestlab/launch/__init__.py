@@ -1,0 +1,5 @@
+"""Ranks as processes: which one this is, and how several are started from a script or notebook."""
+
+from nestlab.launch.environment import Place, environment
+
+__all__ = ["Place", "environment"]
