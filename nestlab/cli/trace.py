@@ -48,6 +48,7 @@ def add_parser(subparsers) -> None:
 
 
 def main_show(args: argparse.Namespace) -> int:
+    from nestlab.tracing import breakdowns
     from nestlab.tracing.one_step import as_text, find_step
 
     run, trace = _load(args.run, args.results)
@@ -55,7 +56,7 @@ def main_show(args: argparse.Namespace) -> int:
         step = find_step(trace, args.step, args.rank)
     except LookupError as error:
         raise UserError(f"trace show {run.id}: {error.args[0]}") from None
-    print(f"run {run.id}\n{as_text(step, trace.meta)}")
+    print(f"run {run.id}\n{as_text(step, trace.meta, breakdowns(trace, batch=step.step.batch))}")
     return 0
 
 

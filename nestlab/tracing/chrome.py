@@ -1,8 +1,10 @@
 """Traces as Chrome trace event JSON: opens in Perfetto, and is read back as an equal trace.
 
-A rank is a process, a lane a thread; one more thread carries `ProfilerStep#n` ranges, by which HolisticTraceAnalysis
-and torch.profiler's viewers find the steps. Arrows follow the edges that cross lanes. Times in the file are µs since
-the trace's origin with three decimals: exact to the nanosecond for traces of up to 26 days (2^51 ns).
+A rank is a process, a lane a thread; where a batch has micro-batches an action's name ends in the number of its own
+(`FORWARD 3`), and its args then name the stage. One more thread carries `ProfilerStep#n` ranges, by which
+HolisticTraceAnalysis and torch.profiler's viewers find the steps. Arrows follow the edges that cross lanes. Times in
+the file are µs since the trace's origin with three decimals: exact to the nanosecond for traces of up to 26 days
+(2^51 ns).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 from nestlab.files import write_atomic
 from nestlab.tracing.exposed import exposed_stretches
-from nestlab.tracing.trace import COMPUTE, Event, Key, Sample, Trace
+from nestlab.tracing.trace import COMPUTE, WHOLE, Event, Key, Sample, Trace
 
 FORMAT = 1
 NS_PER_US = 1000
@@ -32,11 +34,14 @@ def write_chrome_trace(trace: Trace, path: str | Path, compute_lane: str = COMPU
     charged to it.
     """
     path = Path(path)
-    text = json.dumps(chrome_json(trace, compute_lane), allow_nan=False, separators=(",", ":"))
-    data = text.encode()
-    if path.name.endswith(".gz"):
-        data = gzip.compress(data, compresslevel=6, mtime=0)  # no time inside: equal traces are equal files
-    return write_atomic(path, data)
+    return write_atomic(path, encode(trace, compute_lane, path.name.endswith(".gz")))
+
+
+def encode(trace: Trace, compute_lane: str = COMPUTE, compressed: bool = True) -> bytes:
+    """The file as bytes."""
+    data = json.dumps(chrome_json(trace, compute_lane), allow_nan=False, separators=(",", ":")).encode()
+    # No time inside: equal traces are equal files.
+    return gzip.compress(data, compresslevel=6, mtime=0) if compressed else data
 
 
 def chrome_json(trace: Trace, compute_lane: str = COMPUTE) -> Json:
@@ -71,11 +76,15 @@ def read_chrome_trace(path: str | Path) -> Trace:
         ValueError: the file is not one of ours, or of a later form.
     """
     path = Path(path)
-    data = path.read_bytes()
-    content = json.loads(gzip.decompress(data) if path.name.endswith(".gz") else data)
+    return decode(path.read_bytes(), path.name, path.name.endswith(".gz"))
+
+
+def decode(data: bytes, name: str = "this", compressed: bool = True) -> Trace:
+    """The trace of `encode`'s bytes; `name` is what an error calls them."""
+    content = json.loads(gzip.decompress(data) if compressed else data)
     own = content.get("nestlab", {}) if isinstance(content, dict) else {}
     if own.get("format") != FORMAT:
-        raise ValueError(f"{path.name} is no NestLab trace of format {FORMAT} (found {own.get('format')})")
+        raise ValueError(f"{name} is no NestLab trace of format {FORMAT} (found {own.get('format')})")
     actions = [e for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] != STEP_CATEGORY]
     events = tuple(_event(action, own["lanes"], own["origin_ns"]) for action in actions)
     edges = tuple((events[source].key, events[target].key) for source, target in own["edges"])
@@ -88,8 +97,8 @@ def _event(action: Json, lanes: list[str], origin_ns: int) -> Event:
     start = origin_ns + round(action["ts"] * NS_PER_US)
     end = start + round(action["dur"] * NS_PER_US)
     args = action["args"]
-    lane = lanes[action["tid"] - 1]
-    return Event(action["pid"], lane, action["name"], args["batch"], args["part"], start, end, args["bytes"])
+    lane, stage = lanes[action["tid"] - 1], args.get("stage", action["name"])
+    return Event(action["pid"], lane, stage, args["batch"], args["part"], start, end, args["bytes"])
 
 
 def _sample(reading: Json, origin_ns: int) -> Sample:
@@ -130,11 +139,13 @@ def _actions(trace: Trace, compute_lane: str) -> Iterator[Json]:
     for stretch in exposed_stretches(trace, compute_lane):
         if stretch.cause:
             exposed[stretch.cause.key] += stretch.duration_ns
+    divided = {event.stage for event in trace.events if event.part > 0}  # only asked whether a stage is in it
     for event in trace.events:
+        numbered = event.stage in divided and event.part != WHOLE
         yield {
             "ph": "X",
             **_place(trace, event),
-            "name": event.stage,
+            "name": f"{event.stage} {event.part}" if numbered else event.stage,
             "cat": event.lane,
             "ts": _us(trace, event.start_ns),
             "dur": event.duration_ns / NS_PER_US,
@@ -143,6 +154,7 @@ def _actions(trace: Trace, compute_lane: str) -> Iterator[Json]:
                 "part": event.part,
                 "bytes": event.nbytes,
                 "exposed": exposed[event.key] / NS_PER_US,
+                **({"stage": event.stage} if numbered else {}),
             },
         }
 

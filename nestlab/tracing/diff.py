@@ -14,7 +14,7 @@ MEASURES = ("time_ms", "exposed_ms", "bytes")
 
 
 def diff(a: Trace, b: Trace, compute_lane: str = COMPUTE) -> dict[str, Any]:
-    """JSON values: `steps` of each, `stages` (a row a stage and measure), `warnings`.
+    """JSON values: `steps` of each, `stages` (a row a stage and measure), `ranks` (how many), `warnings`.
 
     Of each trace its steady part is taken; figures are means over the steps of all ranks. `ratio` is b over a, None
     where a is 0.
@@ -29,8 +29,14 @@ def diff(a: Trace, b: Trace, compute_lane: str = COMPUTE) -> dict[str, Any]:
             for stage in _in_order(a, b, figures)
             for measure in MEASURES
         ],
-        "warnings": warnings(a.meta, b.meta),
+        "ranks": {"a": len(a.ranks), "b": len(b.ranks)},
+        "warnings": [*_other_ranks(a, b), *warnings(a.meta, b.meta)],
     }
+
+
+def _other_ranks(a: Trace, b: Trace) -> list[str]:
+    same = len(a.ranks) == len(b.ranks)
+    return [] if same else [f"the numbers of ranks differ: {len(a.ranks)} | {len(b.ranks)}"]
 
 
 def warnings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

@@ -63,7 +63,7 @@ def kernel_name(event: Event, compute_lane: str = COMPUTE) -> str:
     """A name that HTA sorts as computation, communication or memory."""
     if event.lane == compute_lane:
         return event.stage
-    if "REDUCE" in event.stage or event.stage == "SYNC":
+    if "REDUCE" in event.stage or event.stage in ("CLIP", "SYNC"):
         return f"{_REDUCE}_{event.stage}"
     if "EXCHANGE" in event.stage:
         return f"{_EXCHANGE}_{event.stage}"

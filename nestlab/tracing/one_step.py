@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nestlab.tracing.breakdown import Breakdown
 from nestlab.tracing.exposed import OVERHEAD, Stretch, exposed_stretches
+from nestlab.tracing.stages import COMMUNICATION
 from nestlab.tracing.trace import COMPUTE, NS_PER_MS, WHOLE, Event, Step, Trace
 
 _HEADER = ("lane", "stage", "batch", "part", "start", "end", "dur", "exposed", "compute idle", "bytes")
@@ -84,27 +87,51 @@ def _in_span(trace: Trace, step: Step, chosen: str, lane: str) -> OneStep:
     return OneStep(step, chosen, tuple(events), tuple(stretches), lane)
 
 
-def as_text(one: OneStep, meta: dict) -> str:
-    """The step as lines of about 100 columns: a head, a row an action, and the sum."""
+def as_text(one: OneStep, meta: dict, ranks: Sequence[Breakdown] = ()) -> str:
+    """The step as lines of about 100 columns: a head, a row an action, the sum, and the same step of other ranks.
+
+    `ranks`: of a merged trace, the step's `breakdowns`, one a rank.
+    """
     head = [
         f"step {one.step.batch}, rank {one.step.rank}: {_ms(one.duration_ns)} ms ({one.chosen})",
         f"schedule {meta.get('schedule') or 'not named'} · {meta.get('dataset') or 'data set not named'}"
         f" · {meta.get('how') or 'how obtained: not stated'}",
         "times in ms since the step began; 'compute idle' is when the compute lane stood still for the action",
     ]
-    return "\n".join([*head, "", *_table(one), "", *_sum(one)])
+    others = ["", *_ranks(ranks, meta)] if len(ranks) > 1 else []
+    return "\n".join([*head, "", *_table(one), "", *_sum(one), *others])
 
 
 def _table(one: OneStep) -> list[str]:
-    rows = [_HEADER, *(_row(one, event) for event in one.events)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
+    return _aligned([_HEADER, *(_row(one, event) for event in one.events)])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of the rows, the first of which names the columns."""
+    header = rows[0]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     return [
         "  ".join(
             cell.ljust(width) if name in _LEFT else cell.rjust(width)
-            for cell, width, name in zip(row, widths, _HEADER, strict=True)
+            for cell, width, name in zip(row, widths, header, strict=True)
         ).rstrip()
         for row in rows
     ]
+
+
+def _ranks(ranks: Sequence[Breakdown], meta: dict) -> list[str]:
+    """The step on every rank, in ms; how well the clocks agree, where somebody measured it."""
+    header = ("rank", "step", "compute", "look-up", "comm", "loader", "other", "for peers")
+    rows = [(str(each.rank), *map(_ms, _times(each))) for each in ranks]
+    errors = [clock.get("error_ns", 0) for clock in meta.get("clocks", {}).values()]
+    known = f"; clocks agree to ± {max(errors) / 1000:.0f} µs" if errors else ""
+    title = f"the step on every rank, in ms: compute, and idle for … ('for peers' is contained in the others){known}"
+    return [title, *_aligned([header, *rows])]
+
+
+def _times(part: Breakdown) -> tuple[int, ...]:
+    idle = ("lookup",), COMMUNICATION, ("loader",), ("overhead", "other")
+    return part.span, part.compute, *(part.exposed_of(*groups) for groups in idle), part.exposed_waiting
 
 
 def _row(one: OneStep, event: Event) -> tuple[str, ...]:

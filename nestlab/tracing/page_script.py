@@ -223,7 +223,7 @@ function drawLabels() {
   });
   pen.fillStyle = colours.muted;
   if (samples.length) {
-    pen.fillText('memory', 8, top(rows.length) + 22, left - 10);
+    pen.fillText('memory' + (ranks.length > 1 ? ', rank ' + ranks[0] : ''), 8, top(rows.length) + 22, left - 10);
     pen.fillText(size(highest), 8, top(rows.length) + 37, left - 10);
   }
 }

@@ -8,24 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nestlab.tracing.exposed import OVERHEAD, exposed_ns
+from nestlab.tracing.exposed import exposed_ns
+from nestlab.tracing.stages import GROUPS, group_of
 from nestlab.tracing.trace import COMPUTE, NS_PER_MS, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Interval = tuple[int, int]
-
-# Which stages a figure of `summary` adds up; what stands nowhere is "other", so that the parts sum to the idle time.
-GROUPS = {
-    "lookup": ("ROUTE", "PREPARE", "PLAN", "RETRIEVE", "COMMIT"),
-    "comm": ("EMB_EXCHANGE", "GRAD_EXCHANGE"),
-    "dense_reduce": ("DENSE_REDUCE",),
-    "loader": ("LOAD", "H2D"),
-    "overhead": (OVERHEAD,),
-    "other": (),
-}
-_GROUP_OF = {stage: group for group, stages in GROUPS.items() for stage in stages}
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -72,7 +62,7 @@ def summary(trace: Trace, compute_lane: str = COMPUTE) -> dict[str, float]:
     * `bubble_ratio`: idle time between the compute lane's first and last action, over that time: without fill and
       drain, of which a short trace has too large a share.
     * `exposed_<group>_ms` (a rank's mean, over the whole span) and `exposed_<group>_share` (of the span), for the
-      groups of `GROUPS`; they sum to the compute lane's idle time.
+      groups of `nestlab.tracing.stages.GROUPS`; they sum to the compute lane's idle time.
     * `straggler_ratio`: (max − mean) / max over ranks of the compute lane's busy time.
     * `overlap_efficiency`: of the time of all actions on other lanes, the share during which the compute lane of the
       same rank was busy. 0: everything in order; 1: all of it hidden. Two actions that run at once count twice.
@@ -109,7 +99,7 @@ def _step_figures(trace: Trace, compute_lane: str) -> dict[str, float]:
 def _exposed_figures(trace: Trace, compute_lane: str, total_ns: int) -> dict[str, float]:
     charged = dict.fromkeys(GROUPS, 0)
     for (_, stage), ns in exposed_ns(trace, compute_lane).items():
-        charged[_GROUP_OF.get(stage, "other")] += ns
+        charged[group_of(stage)] += ns
     in_ms = {f"exposed_{group}_ms": ns / NS_PER_MS / len(trace.ranks) for group, ns in charged.items()}
     return in_ms | {f"exposed_{group}_share": ns / total_ns for group, ns in charged.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -173,32 +173,3 @@ class Trace:
         keys = {event.key for event in kept}
         edges = tuple(edge for edge in self.edges if edge[0] in keys and edge[1] in keys)
         return replace(self, events=kept, edges=edges, counters=tuple(counters))
-
-
-def merge(traces: Sequence[Trace]) -> Trace:
-    """One trace of the traces of several ranks, on the first one's time axis.
-
-    Each is shifted by the difference of its anchor to the first one's; without anchors the clocks are taken to be one
-    (as they are between processes of one machine on Linux). The meta data are the first trace's.
-    """
-    if not traces:
-        raise ValueError("no traces to merge")
-    zero = _clock_offset(traces[0])
-    events, edges, counters = [], [], []
-    for trace in traces:
-        offset = _clock_offset(trace)
-        shift = 0 if zero is None or offset is None else offset - zero
-        events += [e._replace(start_ns=e.start_ns + shift, end_ns=e.end_ns + shift) for e in trace.events]
-        edges += trace.edges
-        counters += [sample._replace(time_ns=sample.time_ns + shift) for sample in trace.counters]
-    lanes = tuple(dict.fromkeys(lane for trace in traces for lane in trace.lanes))
-    anchors = {rank: anchor for trace in traces for rank, anchor in trace.meta.get("anchors", {}).items()}
-    # After the shift one anchor holds for all.
-    meta = {**traces[0].meta, "anchors": dict.fromkeys(anchors, next(iter(anchors.values()), None))}
-    return Trace(tuple(events), tuple(edges), lanes, meta, tuple(counters))
-
-
-def _clock_offset(trace: Trace) -> int | None:
-    """What must be added to the trace's times to get the wall clock's, in ns."""
-    anchor = next(iter(trace.meta.get("anchors", {}).values()), None)
-    return anchor["wall_ns"] - anchor["perf_ns"] if anchor else None

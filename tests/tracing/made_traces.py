@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hypothesis import strategies as st
+
 from nestlab.tracing import Event, Recorder, Trace
 
 LANES = ("load", "copy", "route", "fetch", "comm", "compute")
@@ -91,3 +93,75 @@ def trace_of(*events: tuple, edges: tuple = (), lanes: tuple[str, ...] = LANES) 
     made = tuple(Event(0, lane, stage, 0, -1, start, end) for lane, stage, start, end in events)
     pairs = tuple(((0, source, 0, -1), (0, target, 0, -1)) for source, target in edges)
     return Trace(made, pairs, lanes, META)
+
+
+# A step of two micro-batches on two ranks, in ns. Rank 1 comes 6 later to the first exchange, 2 sooner to the last.
+_BATCH_1 = {
+    0: {
+        ("ROUTE", "route", -1): (90, 110),
+        ("PREPARE", "fetch", -1): (110, 130),
+        ("EMB_EXCHANGE", "comm", 0): (130, 150),
+        ("EMB_EXCHANGE", "comm", 1): (150, 170),
+        ("FORWARD", "compute", 0): (150, 170),
+        ("BACKWARD", "compute", 0): (170, 190),
+        ("GRAD_EXCHANGE", "comm", 0): (190, 210),
+        ("FORWARD", "compute", 1): (190, 205),
+        ("BACKWARD", "compute", 1): (205, 220),
+        ("GRAD_EXCHANGE", "comm", 1): (220, 240),
+        ("DENSE_REDUCE", "reduce", -1): (220, 235),
+        ("UPDATE", "compute", -1): (242, 250),
+    }
+}
+_BATCH_1[1] = _BATCH_1[0] | {
+    ("PREPARE", "fetch", -1): (110, 136),
+    ("EMB_EXCHANGE", "comm", 0): (136, 150),
+    ("BACKWARD", "compute", 1): (205, 218),
+    ("GRAD_EXCHANGE", "comm", 1): (218, 240),
+    ("DENSE_REDUCE", "reduce", -1): (225, 240),
+}
+_EDGES = [
+    (("ROUTE", -1), ("PREPARE", -1)),
+    (("PREPARE", -1), ("EMB_EXCHANGE", 0)),
+    *(
+        ((a, part), (b, part))
+        for part in (0, 1)
+        for a, b in (("EMB_EXCHANGE", "FORWARD"), ("FORWARD", "BACKWARD"), ("BACKWARD", "GRAD_EXCHANGE"))
+    ),
+    *(((a, part), ("UPDATE", -1)) for a, part in (("GRAD_EXCHANGE", 0), ("GRAD_EXCHANGE", 1), ("DENSE_REDUCE", -1))),
+    (("BACKWARD", 1), ("DENSE_REDUCE", -1)),
+]
+
+
+def rank_trace(rank: int, slow_clock_ns: int = 0) -> Trace:
+    """Batch 0's update and all of batch 1, of rank 0 or 1, on a clock that is `slow_clock_ns` behind rank 0's."""
+    rows = {("UPDATE", "compute", -1, 0): (0, 100)}
+    rows |= {(*what, 1): when for what, when in _BATCH_1[rank].items()}
+    events = tuple(
+        Event(rank, lane, stage, batch, part, start - slow_clock_ns, end - slow_clock_ns)
+        for (stage, lane, part, batch), (start, end) in rows.items()
+    )
+    edges = tuple(((rank, a, 1, i), (rank, b, 1, j)) for (a, i), (b, j) in _EDGES)
+    clocks = {str(rank): {"offset_ns": slow_clock_ns, "error_ns": 3_000 * rank}}
+    return Trace(events, edges, (*LANES, "reduce"), META | {"clocks": clocks})
+
+
+@st.composite
+def schedules(draw: st.DrawFn, consistent: bool = True, rank: int = 0) -> Trace:
+    """Actions on lanes in list order with random edges; if `consistent`, no action begins before its predecessors end.
+
+    Otherwise begins are arbitrary, as clocks of several devices may make them.
+    """
+    lanes = ("a", "b", "compute")
+    names = ("LOAD", "ROUTE", "EMB_EXCHANGE", "DENSE_REDUCE", "S4")
+    count = draw(st.integers(1, 12))
+    events: list[Event] = []
+    edges = []
+    for number in range(count):
+        sources = sorted(draw(st.sets(st.integers(0, number - 1), max_size=3))) if number else []
+        lane = draw(st.sampled_from(lanes))
+        ready = max([e.end_ns for e in events if e.lane == lane] + [events[s].end_ns for s in sources] + [0])
+        start = ready + draw(st.integers(0, 4)) if consistent else draw(st.integers(0, 40))
+        name, end = names[number % 5], start + draw(st.integers(0, 7))
+        events.append(Event(rank, lane, name, number // 3, number % 3, start, end))
+        edges += [(events[s].key, events[number].key) for s in sources]
+    return Trace(tuple(draw(st.permutations(events))), tuple(edges), lanes, META)

@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from made_traces import LANES, META, pipelined_trace, plain_trace, trace_of
+from made_traces import LANES, pipelined_trace, plain_trace, schedules, trace_of
 
 from nestlab.tracing import OVERHEAD, Event, Trace, exposed_ns, exposed_stretches, exposed_time, lane_times, merge
 from nestlab.tracing.summary import busy, length
@@ -133,26 +132,6 @@ def test_frames_have_the_promised_columns_and_shares():
 
 
 # --- random schedules -------------------------------------------------------------------------------------------------
-
-
-@st.composite
-def schedules(draw: st.DrawFn, consistent: bool = True) -> Trace:
-    """Actions on lanes in list order with random edges; if `consistent`, no action begins before its predecessors end.
-
-    Otherwise begins are arbitrary, as clocks of several devices may make them.
-    """
-    lanes = ("a", "b", "compute")
-    count = draw(st.integers(1, 12))
-    events: list[Event] = []
-    edges = []
-    for number in range(count):
-        sources = sorted(draw(st.sets(st.integers(0, number - 1), max_size=3))) if number else []
-        lane = draw(st.sampled_from(lanes))
-        ready = max([e.end_ns for e in events if e.lane == lane] + [events[s].end_ns for s in sources] + [0])
-        start = ready + draw(st.integers(0, 4)) if consistent else draw(st.integers(0, 40))
-        events.append(Event(0, lane, f"S{number % 5}", number, -1, start, start + draw(st.integers(0, 7))))
-        edges += [(events[s].key, events[number].key) for s in sources]
-    return Trace(tuple(draw(st.permutations(events))), tuple(edges), lanes, META)
 
 
 def reference(trace: Trace) -> dict[str, int]:
