@@ -132,7 +132,6 @@ def _work(connection: Connection, rank: int, port: int) -> None:
     """A rank process: connects, then answers calls until the pipe ends or a call fails."""
     import torch
 
-    import nestlab.pipeline
     from nestlab.exchange.collective import CollectiveTransport
 
     torch.set_num_threads(1)
@@ -151,6 +150,7 @@ def _work(connection: Connection, rank: int, port: int) -> None:
         pass
     finally:
         transport.close()
+    os._exit(0)  # nothing is left but the interpreter's own end, which with torch loaded takes a second and more
 
 
 def _answer(transport: Any, call: bytes) -> tuple[bytes, bool]:
