@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,12 +37,16 @@ class Entries:
 
     @staticmethod
     def join(runs: Iterable[Entries]) -> Entries:
-        """One after the other; at least one run."""
+        """One after the other; at least one run. Of a single run no copy is made."""
         fields = zip(*(run._fields() for run in runs), strict=True)
-        return Entries(*(None if values[0] is None else np.concatenate(values) for values in fields))
+        return Entries(*(None if values[0] is None else _joined(values) for values in fields))
 
     def _fields(self) -> tuple[np.ndarray | None, ...]:
         return self.ids, self.masks, self.counts, self.clicks
+
+
+def _joined(values: Sequence[np.ndarray]) -> np.ndarray:
+    return values[0] if len(values) == 1 else np.concatenate(values)
 
 
 @dataclass(frozen=True)
@@ -63,30 +67,33 @@ class KeyMessage:
 
     def words(self, n: int) -> int:
         """The length of a message of n entries."""
-        masks = -(-n * np.dtype(self._mask_type).itemsize // _WORD) if self.parts > 1 else 0
-        return n + masks + (2 * n if self.count else 0)
+        return self._mask_end(n) + (2 * n if self.count else 0)
 
-    def pack(self, entries: Entries) -> np.ndarray:
-        """[words] int64."""
-        n, blocks = entries.ids.size, [entries.ids]
-        if entries.masks is not None:
-            narrow = entries.masks.astype(self._mask_type)
-            padded = np.zeros(-(-narrow.nbytes // _WORD) * _WORD, np.uint8)
-            padded[: narrow.nbytes] = narrow.view(np.uint8)
-            blocks.append(padded.view(np.int64))
-        if entries.counts is not None and entries.clicks is not None:
-            blocks += [entries.counts, entries.clicks.view(np.int64)]
-        message = np.concatenate(blocks)
-        assert message.size == self.words(n)
-        return message
+    def _mask_end(self, n: int) -> int:
+        return n + (-(-n * np.dtype(self._mask_type).itemsize // _WORD) if self.parts > 1 else 0)
 
-    def unpack(self, message: np.ndarray, n: int) -> Entries:
-        """The n entries of a message [words] int64; views where they need no widening."""
+    def fields(self, message: np.ndarray, n: int) -> Entries:
+        """Views of a message [words] int64 of n entries, masks in their narrow type: to write to and to read."""
         masks = counts = clicks = None
         if self.parts > 1:
-            words = self.words(n) - n - (2 * n if self.count else 0)
-            masks = message[n : n + words].view(self._mask_type)[:n].astype(np.uint64)
+            masks = message[n:].view(self._mask_type)[:n]
         if self.count:
             counts, clicks = message[message.size - 2 * n : message.size - n], message[message.size - n :]
             clicks = clicks.view(np.float64)
         return Entries(message[:n], masks, counts, clicks)
+
+    def pack(self, runs: Sequence[Entries], message: np.ndarray) -> None:
+        """Writes the runs, one after the other, to a message of as many words as they need."""
+        n = sum(run.ids.size for run in runs)
+        into = self.fields(message, n)
+        if n and into.masks is not None:
+            message[self._mask_end(n) - 1] = 0  # what pads the masks travels too
+        for run, place in zip(runs, into.split([run.ids.size for run in runs]), strict=True):
+            for values, target in zip(run._fields(), place._fields(), strict=True):
+                if target is not None:
+                    target[:] = values
+
+    def unpack(self, message: np.ndarray, n: int) -> Entries:
+        """The n entries of a message: views, but for the masks."""
+        got = self.fields(message, n)
+        return got if got.masks is None else replace(got, masks=got.masks.astype(np.uint64))

@@ -120,13 +120,15 @@ class Router:
 
     def _send_keys(self, requests: Sequence[Request], coming: Sequence[int]) -> list[Entries]:
         """[S] what each requester asks, all groups one after the other; `coming` [S] are their numbers of keys."""
-        of_groups = zip(*(each.by_owner() for each in requests), strict=True)
-        messages = [self._message.pack(Entries.join(runs)) for runs in of_groups]
-        counts = [self._message.words(n) for n in coming]
-        send = torch.from_numpy(np.concatenate(messages))
-        flat = self._transport.all_to_all(Channel.KEYS, send, [m.size for m in messages], counts).cpu().numpy()
-        pieces = np.split(flat, np.cumsum(counts)[:-1])
-        return [self._message.unpack(piece, n) for piece, n in zip(pieces, coming, strict=True)]
+        words = self._message.words
+        of_owners = list(zip(*(each.by_owner() for each in requests), strict=True))
+        going = [words(sum(run.ids.size for run in runs)) for runs in of_owners]
+        send = np.empty(sum(going), np.int64)
+        for runs, message in zip(of_owners, _cut(send, going), strict=True):
+            self._message.pack(runs, message)
+        counts = [words(n) for n in coming]
+        flat = self._transport.all_to_all(Channel.KEYS, torch.from_numpy(send), going, counts).cpu().numpy()
+        return [self._message.unpack(message, n) for message, n in zip(_cut(flat, counts), coming, strict=True)]
 
     @staticmethod
     def _plans(requests: Sequence[Request], owned: Sequence[Owned], part: int) -> tuple[PartPlan, ...]:
@@ -134,6 +136,10 @@ class Router:
             PartPlan(mine.places[part], tuple(mine.counts[part].tolist()), tuple(asked.counts[part].tolist()))
             for asked, mine in zip(requests, owned, strict=True)
         )
+
+
+def _cut(values: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    return np.split(values, np.cumsum(sizes)[:-1])
 
 
 def _sum(told: np.ndarray) -> float:
