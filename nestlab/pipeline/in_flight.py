@@ -9,8 +9,8 @@ from torch import Tensor
 
 from nestlab.batch import Batch
 from nestlab.embedding import Residency, StepInfo
+from nestlab.exchange import RoutedBatch
 from nestlab.models import DenseOutput
-from nestlab.pipeline.key_queue import Routed
 
 
 class MissingInput(RuntimeError):
@@ -21,51 +21,75 @@ class MissingInput(RuntimeError):
 class Held:
     """Bytes that a batch holds now, kept by the stages as they go: adding them up costs less than asking tensors.
 
-    Each has one stage that writes it (`activations`: two that the edges order).
+    Each has one stage that writes it.
     """
 
     raw: int = 0
     inputs: int = 0
     keys: int = 0
     rows: int = 0
-    activations: int = 0
-    gathered: int = 0
-    grads: int = 0
     summed: int = 0
     reduced: int = 0
 
-    @property
-    def batch(self) -> int:
-        return self.raw + self.inputs + self.keys + self.rows
 
-    @property
-    def exchange(self) -> int:
-        return self.gathered + self.grads + self.summed + self.reduced
+@dataclass
+class Part:
+    """One micro-batch in flight; only the stages of this part write here.
+
+    `held_rows`, `held_activations` and `held_grads` are bytes, as in `Held` (two stages write them, which the edges
+    order).
+    """
+
+    inputs: Batch | None = None
+    rows: list[Tensor] | None = None  # [n, dim] a group: leaves of the autograd graph
+    output: DenseOutput | None = None
+    loss: Tensor | None = None  # what this part adds to the mean over the global batch
+    row_grads: list[Tensor] | None = None
+    held_rows: int = 0
+    held_activations: int = 0
+    held_grads: int = 0
+
+    def need(self, name: str) -> Any:
+        return _need(self, name)
 
 
 @dataclass
 class InFlight:
     """One batch in flight."""
 
+    parts: tuple[Part, ...]
     raw: Batch | None = None
     info: StepInfo | None = None
     read_ahead: list[Batch] = field(default_factory=list)  # read with it: their keys are to be routed with its own
     ends: bool = False  # none can be read after those: the end of a stream
     inputs: Batch | None = None
-    routed: Routed | None = None
-    foreseen: list[Routed] = field(default_factory=list)  # keys of later batches that its plan may know
+    routed: RoutedBatch | None = None
+    foreseen: list[RoutedBatch] = field(default_factory=list)  # keys of later batches that its plan may know
     residency: Residency | None = None
-    gathered: list[Tensor] | None = None  # [U, dim] a group: leaves of the autograd graph
-    loss: Tensor | None = None
-    output: DenseOutput | None = None
-    row_grads: list[Tensor] | None = None
-    summed_row_grads: list[Tensor] | None = None
-    reached: list[Tensor] | None = None  # the dense parameters that have a gradient
-    reduced: Tensor | None = None  # their gradients, flat
+    summed_row_grads: list[Tensor] | None = None  # [U, dim] a group
+    reduced: Tensor | None = None  # dense gradients and the loss, flat, summed over the ranks
+    scale: float = 1.0  # of all gradients, by clipping
     held: Held = field(default_factory=Held)
 
     def need(self, name: str) -> Any:
-        value = getattr(self, name)
-        if value is None:
-            raise MissingInput(f"'{name}' is not there yet: an edge of the schedule is missing")
-        return value
+        return _need(self, name)
+
+    @property
+    def held_batch(self) -> int:
+        held = self.held
+        return held.raw + held.inputs + held.keys + held.rows
+
+    @property
+    def held_activations(self) -> int:
+        return sum(part.held_activations for part in self.parts)
+
+    @property
+    def held_exchange(self) -> int:
+        return self.held.summed + self.held.reduced + sum(part.held_rows + part.held_grads for part in self.parts)
+
+
+def _need(holder: object, name: str) -> Any:
+    value = getattr(holder, name)
+    if value is None:
+        raise MissingInput(f"'{name}' is not there yet: an edge of the schedule is missing")
+    return value

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from nestlab.batch import Batch
-from nestlab.embedding import GroupKeys
-
-Routed = tuple[GroupKeys, ...]
+from nestlab.exchange import RoutedBatch
 
 
 @dataclass
@@ -27,7 +25,7 @@ class KeyQueue:
     read_bytes: int = 0  # of samples held
     key_bytes: int = 0  # of keys held
     _read: deque[Batch] = field(default_factory=deque)  # LOAD's
-    _routed: deque[Routed] = field(default_factory=deque)  # ROUTE's
+    _routed: deque[RoutedBatch] = field(default_factory=deque)  # ROUTE's
     _ended: Iterator[Batch] | None = None  # a source that has no more; it is not asked again while batches are held
 
     def read(self, source: Iterator[Batch]) -> tuple[Batch, list[Batch], bool]:
@@ -51,14 +49,16 @@ class KeyQueue:
         self.read_bytes += sum(batch.nbytes for batch in new) - taken.nbytes
         return taken, new, ended
 
-    def route(self, new: list[Batch], route: Callable[[Batch], Routed]) -> tuple[Routed, list[Routed]]:
+    def route(self, new: list[Batch], route: Callable[[Batch], RoutedBatch]) -> tuple[RoutedBatch, list[RoutedBatch]]:
         """The keys of the next batch, and those of the batches read with it."""
         found = [route(batch) for batch in new]
         self._routed.extend(found)
         taken = self._routed.popleft()
-        self.key_bytes += sum(map(routed_bytes, found)) - routed_bytes(taken)
+        self.key_bytes += sum(each.nbytes for each in found) - taken.nbytes
         return taken, found
 
-
-def routed_bytes(routed: Routed) -> int:
-    return sum(group.keys.ids.nbytes + group.positions.nbytes for group in routed)
+    def clear(self) -> None:
+        """At the end of the data, where only fillers are held."""
+        self._read.clear()
+        self._routed.clear()
+        self.read_bytes = self.key_bytes = 0

@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nestlab.batch import Batch
 from nestlab.device import peak_bytes, synchronise
 from nestlab.embedding import embed
-from nestlab.exchange import LocalTransport, Transport
+from nestlab.errors import RankFailed
+from nestlab.exchange import LocalTransport, RoutedBatch, Transport
 from nestlab.models import RecModel
 from nestlab.pipeline.builders import build
+from nestlab.pipeline.dense import Clipped
 from nestlab.pipeline.executors import Executor, Inline, Progress
 from nestlab.pipeline.ledger import EndOfData
+from nestlab.pipeline.rows import Wire, gather_samples
 from nestlab.pipeline.schedule import Action, Key, Schedule, Stage
+from nestlab.pipeline.source import Source, arrangement
 from nestlab.pipeline.step import StepOutput, TrainStep
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
@@ -31,18 +36,21 @@ _SAMPLED = frozenset((Stage.LOAD, Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKW
 
 
 class Pipeline:
-    """Trains a model batch by batch, in the order a schedule allows.
+    """Trains a model batch by batch, in the order a schedule allows, on one rank or on each of many.
 
     `progress(iterator)` is the interface of torchrec's train pipelines; `run(loader)` loops over it. After `progress`
     returns, that batch's update has finished. Tables are complete after `drain()`.
 
     Args:
         model: sparse and dense part; the dense part is moved to `device`.
-        optimizer: torch optimizer over the dense part's parameters. Row optimizers belong to the embedding store.
+        optimizer: torch optimizer over the dense part's parameters, or `Clipped(optimizer, max_norm)`. Row optimizers
+            belong to the embedding store.
         techniques: the flags, from which the schedule is built.
         schedule: one of your own instead; it is *not* validated here (see `nestlab.pipeline.validator`).
         executor: `Inline()`, `Shuffled(seed)` or `Lanes()`. All give the same bits.
         recorder: where every action leaves an event; None records nothing.
+        transport: how ranks meet; None: this rank is alone. Every rank makes the same calls, with the same techniques,
+            start weights of the dense part and executor, each on its own slice of the global batches.
 
     Raises:
         UserError: the schedule is made for another device tier than the store has.
@@ -51,7 +59,7 @@ class Pipeline:
     def __init__(
         self,
         model: RecModel,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Clipped,
         techniques: Techniques | None = None,
         *,
         schedule: Schedule | None = None,
@@ -67,9 +75,12 @@ class Pipeline:
         self.model = model
         self.recorder = recorder
         model.dense.to(device)
-        optimizer.zero_grad(set_to_none=True)  # what an interrupted step left behind is not this pipeline's
+        inner = optimizer.optimizer if isinstance(optimizer, Clipped) else optimizer
+        inner.zero_grad(set_to_none=True)  # what an interrupted step left behind is not this pipeline's
         self._queues = torch.device(device).type != "cpu"
-        self._step = TrainStep(model, optimizer, transport or LocalTransport(), torch.device(device))
+        self._transport = transport or LocalTransport()
+        self._step = TrainStep(model, optimizer, self._transport, torch.device(device), self.techniques)
+        self._arrange = arrangement(self.techniques, model.embedding.layout)
         self._progress = Progress(self.schedule, executor or Inline())
         self._failed_in = self._broken = ""
         self._paused_at: int | None = None
@@ -119,6 +130,9 @@ class Pipeline:
 
         Raises:
             RuntimeError: batches are in flight; `drain()` first.
+
+        With several ranks each gives its own slices; all get everyone's labels and predictions, batch by batch, rank by
+        rank.
         """
         if self._step.flight:
             raise RuntimeError(f"evaluate: {len(self._step.flight)} batches are in flight; call drain() first")
@@ -127,7 +141,7 @@ class Pipeline:
         was_training = dense.training
         dense.eval()
         try:
-            pairs = [self._predict(batch) for batch in loader]
+            pairs = list(self._predictions(iter(loader)))
         finally:
             dense.train(was_training)
         labels, predictions = zip(*pairs, strict=True) if pairs else ((), ())
@@ -154,13 +168,20 @@ class Pipeline:
         tables = sum(self.model.embedding.nbytes().values())
         return account(trace, Ends(tables, self._step.dense_bytes(), allocator))
 
+    @property
+    def wire(self) -> Wire:
+        """What this rank has sent so far, in bytes, and what it comes to."""
+        return self._step.rows.wire
+
     def _next(self, iterator: Iterator[Batch]) -> StepOutput | None:
         """The next batch's output, with `iterator` as the source of what is loaded from now on."""
-        if self._step.source is not iterator:
+        step = self._step
+        if step.source is None or step.source.batches is not iterator:
             self._progress.settle()  # what a lane still loads is of the source before
-            self._step.source = iterator
+            many = self._transport.mesh.world_size > 1
+            step.source = Source(iterator, self._arrange, step.filler if many else None)
         output = self._advance()
-        if output is None and self._step.ended is not iterator:
+        if output is None and step.ended is not step.source:
             return self._advance()  # the end that a look-ahead had found was that of the source before
         return output
 
@@ -175,7 +196,10 @@ class Pipeline:
         except BaseException as error:
             self._broken = self._failed_in or type(error).__name__
             raise
-        return None if done is None else self._step.outputs.pop(done)
+        if done is None:
+            self._step.drop_fillers()
+            return None
+        return self._step.outputs.pop(done)
 
     def _perform(self, action: Action) -> None:
         self._guarded(action, self._step.perform)
@@ -205,16 +229,32 @@ class Pipeline:
             raise
         except BaseException as error:
             self._failed_in = f"{action.key}: {type(error).__name__}"
-            error.add_note(f"in {action.key} on lane {action.lane}, schedule '{self.schedule.name}'")
+            mesh = self._transport.mesh
+            rank = f"rank {mesh.rank}, " if mesh.world_size > 1 else ""
+            error.add_note(f"{rank}in {action.key} on lane {action.lane}, schedule '{self.schedule.name}'")
+            if not isinstance(error, RankFailed):
+                self._transport.fail(str(action.key), error)
             raise
 
-    def _predict(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _predictions(self, batches: Iterator[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Labels and predictions of all ranks, batch by batch, until no rank has any."""
         step = self._step
-        inputs = batch.to(step.device)
-        routed = step.route_batch(batch)
-        residency = self.model.embedding.prepare([group.keys for group in routed], train=False)
-        output = self.model.dense(inputs, embed(step.gather(residency), routed, batch.size))
-        self.model.embedding.release(residency)
+        while True:
+            batch = next(batches, step.filler)
+            routed, rows = step.rows.look(batch, batch is not step.filler, step.device)
+            if not routed.present:
+                return
+            own = self._predict(batch, routed, rows)
+            both = gather_samples(self._transport, torch.stack([each.float() for each in own], dim=1))
+            yield both[:, 0], both[:, 1]
+
+    def _predict(
+        self, batch: Batch, routed: RoutedBatch, rows: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if batch is self._step.filler:
+            return batch.labels, batch.labels
+        inputs = batch.to(self._step.device)
+        output = self.model.dense(inputs, embed(rows, routed.parts[0], batch.size))
         return inputs.labels, output.predictions
 
 

@@ -7,7 +7,7 @@ in two threads: they write no attribute in common.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -15,20 +15,28 @@ import torch
 from torch import Tensor
 
 from nestlab.batch import Batch
-from nestlab.embedding import GroupKeys, Residency, StepInfo, embed, route
-from nestlab.exchange import Channel, Transport
+from nestlab.embedding import StepInfo, embed
+from nestlab.exchange import Channel, RoutedBatch, Transport
 from nestlab.models import RecModel
-from nestlab.pipeline.in_flight import Held, InFlight, MissingInput
-from nestlab.pipeline.key_queue import KeyQueue, routed_bytes
+from nestlab.pipeline.dense import Clipped, DenseGradients, weighted_sum
+from nestlab.pipeline.in_flight import Held, InFlight, MissingInput, Part
+from nestlab.pipeline.key_queue import KeyQueue
 from nestlab.pipeline.ledger import EndOfData
-from nestlab.pipeline.schedule import Action, Stage
+from nestlab.pipeline.rows import Rows
+from nestlab.pipeline.schedule import WHOLE, Action, Stage
+from nestlab.pipeline.source import Source, filler
+from nestlab.techniques import Techniques
 from nestlab.tracing.activations import SavedBytes
 from nestlab.tracing.memory import InUse
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a completed step hands out. `loss` is the weighted mean over the global batch, a 0-d tensor."""
+    """What a completed step hands out: the loss of the global batch, and this rank's samples.
+
+    `loss` is the weighted mean over the global batch, a 0-d tensor, the same on every rank. Clustering changes the
+    order of the samples: predictions and labels stand in the same one.
+    """
 
     batch: int
     loss: Tensor
@@ -45,48 +53,60 @@ class TrainStep:
     """
 
     model: RecModel
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | Clipped
     transport: Transport
     device: torch.device
-    source: Iterator[Batch] | None = None
+    techniques: Techniques = field(default_factory=Techniques)
+    source: Source | None = None
     flight: dict[int, InFlight] = field(default_factory=dict)
     outputs: dict[int, StepOutput] = field(default_factory=dict)
     counts_activations: bool = False
-    ended: Iterator[Batch] | None = None
+    ended: Source | None = None
 
     def __post_init__(self) -> None:
         store = self.model.embedding
         self._store = store
+        self.rows = Rows(store, self.transport, self.techniques)
+        self.filler = filler(store.layout)
+        self._clip = self.optimizer if isinstance(self.optimizer, Clipped) else None
+        self._dense_step = self._clip.optimizer if self._clip else self.optimizer
+        self._gradients = DenseGradients([p for p in self.model.dense.parameters() if p.requires_grad])
+        self._replicas = None
+        if self.transport.mesh.replicas > 1:
+            from nestlab.exchange.replicas import Replicas
+
+            self._replicas = Replicas(store, self.transport)
         self._keys_ahead = KeyQueue(store.options.looks_ahead)
         self._newest: dict[Stage, int] = {}  # of the stages that come in batch order
         self._steps_before = store.last_step  # of pipelines that trained these tables before
         self._activations = 0
         self._tables = 0
-        self._parameters = [p for p in self.model.dense.parameters() if p.requires_grad]
-        self._do: dict[Stage, Callable[[int], int | None]] = {
-            s: getattr(self, s.lower()) for s in Stage if hasattr(self, s.lower())
-        }
+        self._do: dict[Stage, Callable[..., int | None]] = {stage: getattr(self, stage.lower()) for stage in Stage}
 
     def perform(self, action: Action) -> int:
         """Runs one action; the bytes it moved (0 where it moves none). torch's grad mode is a thread's own."""
-        stage = action.key.stage
+        stage, batch, part = action.key
         with torch.set_grad_enabled(stage is Stage.FORWARD or stage is Stage.BACKWARD):
-            return self._do[stage](action.key.batch) or 0
+            return (self._do[stage](batch) if part == WHOLE else self._do[stage](batch, part)) or 0
 
     def in_use(self) -> InUse:
         """Bytes held now, by kind: integers are added up, and no tensor is asked."""
         batches = self._keys_ahead.read_bytes + self._keys_ahead.key_bytes
         activations = exchange = 0
         for b in list(self.flight.values()):  # a copy: other lanes may load meanwhile
-            batches += b.held.batch
-            activations += b.held.activations
-            exchange += b.held.exchange
+            batches += b.held_batch
+            activations += b.held_activations
+            exchange += b.held_exchange
         return InUse(self._tables, self._store.device_bytes, batches, activations, exchange)
 
     def dense_bytes(self) -> int:
         """Weights of the dense part, as many gradients, and what the optimizer keeps."""
-        state = [value for kept in self.optimizer.state.values() for value in kept.values()]
-        tensors = [*self.model.dense.parameters(), *self._parameters, *(v for v in state if isinstance(v, Tensor))]
+        state = [value for kept in self._dense_step.state.values() for value in kept.values()]
+        tensors = [
+            *self.model.dense.parameters(),
+            *self._gradients.parameters,
+            *(v for v in state if torch.is_tensor(v)),
+        ]
         return sum(tensor.nbytes for tensor in tensors)
 
     def load(self, t: int) -> int:
@@ -99,12 +119,16 @@ class TrainStep:
             raise EndOfData(t) from None
         # The step number travels with the batch: an optimizer must not ask a counter that later batches advance.
         info = StepInfo(number=self._steps_before + t + 1)
-        self.flight[t] = InFlight(raw=batch, info=info, read_ahead=new, ends=last, held=Held(raw=batch.nbytes))
+        parts = tuple(Part() for _ in range(self.techniques.micro_batches))
+        self.flight[t] = InFlight(parts, raw=batch, info=info, read_ahead=new, ends=last, held=Held(raw=batch.nbytes))
         return sum(each.nbytes for each in new)
 
     def h2d(self, t: int) -> int:
         b = self._batch(t)
         b.inputs = b.need("raw").to(self.device, non_blocking=True)
+        slices = b.inputs.micro_batches(len(b.parts)) if len(b.parts) > 1 else [b.inputs]
+        for part, inputs in zip(b.parts, slices, strict=True):
+            part.inputs = inputs
         b.held.inputs = b.inputs.nbytes if self.device.type != "cpu" else 0  # on the CPU it is the same memory
         return b.held.inputs
 
@@ -114,7 +138,10 @@ class TrainStep:
         if self._keys_ahead.length:
             self._in_order(Stage.ROUTE, t)
         b.routed, b.foreseen = self._keys_ahead.route(b.read_ahead, self.route_batch)
-        b.held.keys = routed_bytes(b.routed)
+        if not b.routed.present:
+            self.ended = self.source
+            raise EndOfData(t)
+        b.held.keys = b.routed.nbytes
 
     def prepare(self, t: int) -> int:
         self.post(t)
@@ -125,7 +152,7 @@ class TrainStep:
         b = self._batch(t)
         routed = b.need("routed")
         self._in_order(Stage.POST, t)
-        b.residency = self._store.resolve([group.keys for group in routed], batch=t)
+        b.residency = self._store.resolve(routed.owned, batch=t)
         self._tables = sum(self._store.nbytes().values())
 
     def plan(self, t: int) -> None:
@@ -133,10 +160,7 @@ class TrainStep:
         residency = b.need("residency")
         self._in_order(Stage.PLAN, t)
         if self._keys_ahead.length:  # what may be known when t is planned, whenever that is
-            for routed in b.foreseen:
-                self._store.foresee([group.keys for group in routed])
-            if b.ends:
-                self._store.end_of_stream()
+            self._foresee(b)
         self._store.plan(residency)
 
     def retrieve(self, t: int) -> int:
@@ -159,56 +183,79 @@ class TrainStep:
     def commit(self, t: int) -> None:
         self._store.commit(self._batch(t).need("residency"))
 
-    def emb_exchange(self, t: int) -> int:
+    def emb_exchange(self, t: int, i: int) -> int:
         b = self._batch(t)
-        b.gathered = self.gather(b.need("residency"))
-        for rows in b.gathered:
+        part, routed = b.parts[i], b.need("routed")
+        part.rows = self.rows.look_up(routed, b.need("residency"), i, self.device)
+        for rows in part.rows:
             rows.requires_grad_()
-        b.held.gathered = sum(rows.nbytes for rows in b.gathered)
-        return b.held.gathered
+        part.held_rows = sum(rows.nbytes for rows in part.rows)
+        return part.held_rows if self.transport.mesh.shards == 1 else self.rows.leaving(routed, i).rows
 
-    def forward(self, t: int) -> None:
+    def forward(self, t: int, i: int) -> None:
         b = self._batch(t)
-        inputs = b.need("inputs")
-        with self._counting(b) as saved:
-            b.output = self.model.dense(inputs, embed(b.need("gathered"), b.need("routed"), inputs.size))
-            b.loss = weighted_mean(b.output.losses, b.inputs)
+        part, routed, inputs = b.parts[i], b.need("routed"), b.parts[i].need("inputs")
+        if b.raw is self.filler:  # nothing to compute, and no gradient of any parameter
+            part.need("rows")
+            part.loss = torch.zeros((), device=self.device)
+            return
+        with self._counting(b, i) as saved:
+            part.output = self.model.dense(inputs, embed(part.need("rows"), routed.parts[i], inputs.size))
+            part.loss = weighted_sum(part.output.losses, inputs, routed.weight)
         if saved is not None:
             self._activations = saved.nbytes
-        b.held.activations = self._activations
+        part.held_activations = self._activations
 
-    def backward(self, t: int) -> None:
-        b = self._batch(t)
-        b.need("loss").backward()
-        b.row_grads = [rows.grad if rows.grad is not None else torch.zeros_like(rows) for rows in b.need("gathered")]
-        b.held.activations = 0  # autograd has let go of them
-        b.held.grads = sum(grads.nbytes for grads in b.row_grads)
+    def backward(self, t: int, i: int) -> None:
+        part = self._batch(t).parts[i]
+        loss, rows = part.need("loss"), part.need("rows")
+        if loss.requires_grad:
+            loss.backward()
+        part.row_grads = [each.grad if each.grad is not None else torch.zeros_like(each) for each in rows]
+        part.held_activations = 0  # autograd has let go of them
+        part.held_grads = sum(grads.nbytes for grads in part.row_grads)
 
-    def grad_exchange(self, t: int) -> int:
+    def grad_exchange(self, t: int, i: int) -> int:
         b = self._batch(t)
-        b.summed_row_grads = [grads.cpu() for grads in b.need("row_grads")]
-        nbytes = sum(grads.nbytes for grads in b.summed_row_grads)
-        if self.device.type != "cpu":  # on the CPU they are the row gradients themselves
-            b.held.summed = nbytes
-        return nbytes
+        part, routed = b.parts[i], b.need("routed")
+        grads = part.need("row_grads")
+        b.summed_row_grads = self.rows.give_back(routed, i, grads, b.summed_row_grads or [])
+        nbytes = sum(each.nbytes for each in grads)
+        if b.summed_row_grads[0] is not grads[0]:
+            b.held.summed = sum(each.nbytes for each in b.summed_row_grads)
+        if len(b.parts) > 1:  # the window stays open for long: what no stage needs any more goes now
+            part.rows = part.row_grads = None
+            part.held_rows = part.held_grads = 0
+        return nbytes if self.transport.mesh.shards == 1 else self.rows.leaving(routed, i).grads
 
     def dense_reduce(self, t: int) -> int:
         b = self._batch(t)
-        b.need("loss")
-        # A parameter that the loss does not depend on keeps no gradient, as in torch: an optimizer then passes it by.
-        b.reached = [p for p in self._parameters if p.grad is not None]
-        flat = torch.cat([p.grad.reshape(-1) for p in b.reached]) if b.reached else torch.empty(0)
+        loss = sum((part.need("loss").detach() for part in b.parts[1:]), start=b.parts[0].need("loss").detach())
+        flat = self._gradients.pack(loss)
         b.reduced = self.transport.all_reduce(Channel.DENSE, flat)
         b.held.reduced = flat.nbytes
         return flat.nbytes if self.transport.mesh.world_size > 1 else 0
 
+    def clip(self, t: int) -> int:
+        """The norm of all gradients of the global batch; what it scales them by travels with the batch."""
+        assert self._clip is not None
+        b, mesh = self._batch(t), self.transport.mesh
+        own = sum(grads.double().square().sum() for grads in self._row_grads(b)) / mesh.replicas
+        rows = self.transport.all_reduce(Channel.DENSE, torch.as_tensor(own, dtype=torch.float64).reshape(1))
+        b.scale = self._clip.scale(float((self._gradients.squares(b.need("reduced")).cpu() + rows[0]).sqrt()))
+        return rows.nbytes if mesh.world_size > 1 else 0
+
     def update(self, t: int) -> None:
         b = self._batch(t)
-        self._set_dense_grads(b.need("reached"), b.need("reduced"))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self._store.apply(b.need("residency"), b.need("summed_row_grads"), b.need("info"))
-        self.outputs[t] = StepOutput(t, b.need("loss").detach(), b.need("output").predictions, b.need("inputs").labels)
+        reduced, routed = b.need("reduced"), b.need("routed")
+        self._gradients.set(reduced, b.scale)
+        self._dense_step.step()
+        self._dense_step.zero_grad(set_to_none=True)
+        grads = [each if b.scale == 1.0 else each * b.scale for each in self._row_grads(b)]
+        self._store.apply(b.need("residency"), grads, b.need("info"))
+        if self._replicas is not None:
+            self._replicas.touched(routed.owned)
+        self.outputs[t] = self._output(t, b, reduced[-1].clone())
 
     def writeback(self, t: int) -> int:
         residency, counters = self._batch(t).need("residency"), self._store.counters
@@ -220,23 +267,50 @@ class TrainStep:
         self._store.release(self._batch(t).need("residency"))
         del self.flight[t]
 
-    def route_batch(self, batch: Batch) -> tuple[GroupKeys, ...]:
-        """The batch's unique keys, and how its ids map onto them, per group of tables."""
-        return route(batch, self.model.embedding.layout, count=self.model.embedding.options.features.counts)
+    def sync(self, t: int) -> int:
+        """Takes no batch: the replicas of what was trained since the last time become their mean."""
+        return self._replicas.sync() if self._replicas is not None else 0
 
-    def gather(self, residency: Residency) -> list[Tensor]:
-        """The rows of a batch's unique keys, [U, dim] a group, on the compute device."""
-        groups = range(len(self._store.groups))
-        return [self._store.gather(residency, g).to(self.device, non_blocking=True) for g in groups]
+    def drop_fillers(self) -> None:
+        """At the end of the data: what was loaded beyond it, and keys known of it."""
+        if self.transport.mesh.world_size > 1:
+            self.flight.clear()
+            self._keys_ahead.clear()
 
-    def _counting(self, b: InFlight) -> SavedBytes | nullcontext:
+    def route_batch(self, batch: Batch) -> RoutedBatch:
+        """Who needs which rows of whom for this batch; a collective."""
+        return self.rows.route(batch, present=batch is not self.filler)
+
+    def _row_grads(self, b: InFlight) -> list[Tensor]:
+        """Summed per key. With replicas those of the group's own mean: averaging brings the groups together."""
+        routed, summed = b.need("routed"), [grads.cpu() for grads in b.need("summed_row_grads")]
+        if routed.weight == routed.group_weight or routed.group_weight == 0:
+            return summed
+        return [grads * (routed.weight / routed.group_weight) for grads in summed]
+
+    def _output(self, t: int, b: InFlight, loss: Tensor) -> StepOutput:
+        predictions = [part.output.predictions for part in b.parts if part.output is not None]
+        labels = b.need("inputs").labels
+        joined = predictions[0] if len(predictions) == 1 else torch.cat(predictions) if predictions else labels
+        return StepOutput(t, loss, joined, labels)
+
+    def _foresee(self, b: InFlight) -> None:
+        for routed in b.foreseen:
+            if not routed.present:
+                b.ends = True
+                break
+            self._store.foresee(routed.owned)
+        if b.ends:
+            self._store.end_of_stream()
+
+    def _counting(self, b: InFlight, i: int) -> SavedBytes | nullcontext:
         """Counts what autograd saves, but for what other kinds of the account hold already."""
         if not self.counts_activations:
             return nullcontext()
-        inputs = [value for value in vars(b.inputs).values() if isinstance(value, Tensor)]
-        places = [group.positions for group in b.need("routed")]
-        dense = self.model.dense
-        return SavedBytes([*dense.parameters(), *dense.buffers(), *b.need("gathered"), *inputs, *places])
+        part, dense = b.parts[i], self.model.dense
+        inputs = [value for value in vars(part.inputs).values() if isinstance(value, Tensor)]
+        places = [group.positions for group in b.need("routed").parts[i]]
+        return SavedBytes([*dense.parameters(), *dense.buffers(), *part.need("rows"), *inputs, *places])
 
     def _batch(self, t: int) -> InFlight:
         if t not in self.flight:
@@ -248,17 +322,3 @@ class TrainStep:
         if t <= (newest := self._newest.get(stage, -1)):
             raise MissingInput(f"{stage} of batch {t} comes after that of {newest}: an edge of the schedule is missing")
         self._newest[stage] = t
-
-    @staticmethod
-    def _set_dense_grads(reached: list[Tensor], reduced: Tensor) -> None:
-        pieces = reduced.split([p.numel() for p in reached]) if reached else ()
-        for p, piece in zip(reached, pieces, strict=True):
-            p.grad = piece.view_as(p)
-
-
-def weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
-    """Σ wᵢ·lossᵢ / Σ wᵢ; 0 for a batch without weight (an empty one), whose gradients are then zero as well."""
-    if batch.weights is not None:
-        losses = losses * batch.weights
-    total = batch.total_weight
-    return losses.sum() * (1.0 / total if total > 0 else 0.0)

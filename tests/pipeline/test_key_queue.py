@@ -41,7 +41,7 @@ def expected_of(batches, look_ahead: int, first: int = 0) -> list:
     """What an oracle of this length may know when each batch is planned: no batch less and none more."""
     model = make_model()
     step = make_pipeline(model)._step
-    ids = [torch.cat([torch.from_numpy(g.keys.ids) for g in step.route_batch(batch)]).tolist() for batch in batches]
+    ids = [torch.cat([torch.from_numpy(k.ids) for k in step.route_batch(batch).owned]).tolist() for batch in batches]
     heard, known, ended = [], 0, False
     for t in range(len(batches)):
         heard += ids[known : t + look_ahead + 1]

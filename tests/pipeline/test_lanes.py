@@ -81,7 +81,7 @@ def test_two_lanes_work_at_once():
     meeting = threading.Barrier(2, timeout=20)
 
     class Meets(LocalTransport):
-        def all_reduce(self, flat):
+        def all_reduce(self, channel, flat):
             meeting.wait()
             return flat
 
@@ -224,10 +224,10 @@ def test_an_error_in_any_lane_names_stage_and_batch_and_stops_all(stage):
     pipeline = make_pipeline(schedule=build(DEEP), executor=Lanes())
     right = pipeline._step._do[stage]
 
-    def wrong(t):
+    def wrong(t, *part):
         if t == 3:
             raise OSError("it went away")
-        return right(t)
+        return right(t, *part)
 
     pipeline._step._do[stage] = wrong
     with pytest.raises(OSError, match="it went away") as raised:

@@ -147,7 +147,7 @@ def test_an_interrupted_step_leaves_nothing_for_the_next_pipeline():
     """Ctrl-C between BACKWARD and UPDATE: the pipeline stops, and its gradients do not enter another one's step."""
 
     class Interrupted(LocalTransport):
-        def all_reduce(self, flat):
+        def all_reduce(self, channel, flat):
             raise KeyboardInterrupt
 
     batches = make_batches(4)
@@ -167,7 +167,7 @@ def test_an_interrupted_step_leaves_nothing_for_the_next_pipeline():
 
 def test_the_update_takes_what_the_transport_gives_back():
     class Doubled(LocalTransport):
-        def all_reduce(self, flat):
+        def all_reduce(self, channel, flat):
             return 2 * flat
 
     moved = []

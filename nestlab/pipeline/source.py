@@ -1,0 +1,59 @@
+"""The batches of one pass, as LOAD takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from nestlab.batch import Batch
+from nestlab.batching import cluster, rule
+from nestlab.embedding import KeyLayout
+from nestlab.techniques import Techniques
+
+Arrange = Callable[[Batch], Batch]
+
+
+class Source:
+    """An iterator of batches, each arranged (clustering) as it is read.
+
+    Among several ranks the data end when no rank has any: a rank that is through goes on with `filler`, an empty batch,
+    until key routing has learnt that it is so everywhere. One rank alone (`filler` None) ends where its iterator does.
+
+    Attributes:
+        batches: what the caller gave.
+        exhausted: it was found at its end.
+    """
+
+    def __init__(self, batches: Iterator[Batch], arrange: Arrange, filler: Batch | None) -> None:
+        self.batches, self._arrange, self._filler = batches, arrange, filler
+        self.exhausted = False
+
+    def __iter__(self) -> Source:
+        return self
+
+    def __next__(self) -> Batch:
+        try:
+            batch = next(self.batches)
+        except StopIteration:
+            self.exhausted = True
+            if self._filler is None:
+                raise
+            return self._filler
+        return self._arrange(batch)
+
+
+def arrangement(techniques: Techniques, layout: KeyLayout) -> Arrange:
+    """What is done to a batch as it is read: samples that share keys come into one micro-batch (clustering)."""
+    if techniques.clustering == "none":
+        return lambda batch: batch
+    chosen, parts = rule(techniques.clustering), techniques.micro_batches
+    tables = {f: table.name for group in layout.groups for table in group.tables for f in table.features}
+    return lambda batch: cluster(batch, chosen, parts, tables)
+
+
+def filler(layout: KeyLayout) -> Batch:
+    """An empty batch with every feature that the tables look up."""
+    features = tuple(f for group in layout.groups for table in group.tables for f in table.features)
+    none = torch.empty(0, dtype=torch.int64)
+    return Batch(torch.empty(0, 0), features, none, none, torch.empty(0))
