@@ -86,7 +86,7 @@ class Access:
 
 # Shared by all batches. `random` stands for the global random generator and the buffers of modules, `host frames` for
 # where host records lie and what pins them down, `slot map` for the device tier's places, `key queue` for keys that are
-# known ahead of their batch.
+# known ahead of their batch, `pins` for what holds rows where they are until RELEASE.
 LOADER, INDEX, HOST_ROWS = Resource("loader"), Resource("key index"), Resource("host rows")
 FRAMES, SLOT_MAP, SLOTS, KEY_QUEUE = (
     Resource("host frames"),
@@ -95,6 +95,7 @@ FRAMES, SLOT_MAP, SLOTS, KEY_QUEUE = (
     Resource("key queue"),
 )
 DENSE_WEIGHTS, DENSE_GRADS, RANDOM = Resource("dense weights"), Resource("dense gradients"), Resource("random")
+PINS, BUFFERS = Resource("pins"), (Resource("buffer", 0), Resource("buffer", 1))
 
 
 def reads(*resources: Resource) -> list[Access]:
@@ -113,31 +114,33 @@ def writes_rows(resource: Resource, rows: RowClass) -> list[Access]:
     return [Access(resource, write=True, rows=rows)]
 
 
-def direct_accesses(key: Key, foresees: bool = False) -> list[Access]:
+def direct_accesses(key: Key, foresees: bool = False, replicas: bool = False) -> list[Access]:
     """Reads and writes of an action where rows are read straight from the host tier (`Direct`)."""
-    return _accesses(key, _direct, foresees)
+    return _accesses(key, _direct, foresees, replicas)
 
 
-def dual_buffer_accesses(key: Key, foresees: bool = False) -> list[Access]:
+def dual_buffer_accesses(key: Key, foresees: bool = False, replicas: bool = False) -> list[Access]:
     """The same with `DualBuffer`: the buffer of batch t is the one of t−2."""
-    return _accesses(key, _dual_buffer, foresees)
+    return _accesses(key, _dual_buffer, foresees, replicas)
 
 
-def slot_cache_accesses(key: Key, foresees: bool = False) -> list[Access]:
+def slot_cache_accesses(key: Key, foresees: bool = False, replicas: bool = False) -> list[Access]:
     """The same with `SlotCache`, whose victims lie outside K(t) ∪ K(t−1)."""
-    return _accesses(key, _slot_cache, foresees)
+    return _accesses(key, _slot_cache, foresees, replicas)
 
 
 Tier = Callable[[Stage, int], list[Access]]
 
 
-def _accesses(key: Key, tier: Tier, foresees: bool) -> list[Access]:
+def _accesses(key: Key, tier: Tier, foresees: bool, replicas: bool) -> list[Access]:
     if key.stage is Stage.PREPARE:
         parts = (key._replace(stage=stage) for stage in (Stage.POST, Stage.PLAN, Stage.RETRIEVE))
-        return [access for part in parts for access in _accesses(part, tier, foresees)]
+        return [access for part in parts for access in _accesses(part, tier, foresees, replicas)]
     found = _every_tier(key) + tier(key.stage, key.batch)
     if foresees and key.stage is Stage.ROUTE:
         found += writes(KEY_QUEUE)
+    if replicas and key.stage is Stage.RELEASE:  # in batch order: SYNC waits for the last one and so for all
+        found += writes(PINS)
     return found
 
 
@@ -178,11 +181,15 @@ def _every_tier(key: Key) -> list[Access]:
             return reads(own("keys"), of_part("row gradients")) + writes(own("summed row gradients"))
         case Stage.DENSE_REDUCE:
             return writes(DENSE_GRADS, own("reduced gradients"))
+        case Stage.CLIP:
+            return writes(own("reduced gradients"), own("summed row gradients"))
         case Stage.UPDATE:
             inputs = reads(own("reduced gradients"), own("summed row gradients"), own("residency"))
             return inputs + writes(DENSE_WEIGHTS, DENSE_GRADS)
         case Stage.RELEASE:
             return writes(own("residency"), own("inputs"), own("keys"))
+        case Stage.SYNC:  # averages records wherever the newest one lies; rows that a replica lacks are made
+            return writes(INDEX, SLOT_MAP, FRAMES, HOST_ROWS, PINS)
     raise ValueError(f"no accesses are declared for {key.stage}")
 
 
@@ -197,7 +204,7 @@ def _direct(stage: Stage, t: int) -> list[Access]:
 
 def _dual_buffer(stage: Stage, t: int) -> list[Access]:
     """A place of a buffer belongs to another key in every batch: no row classes there."""
-    buffer, other = Resource("buffer", t % 2), Resource("buffer", (t - 1) % 2)
+    buffer, other = BUFFERS[t % 2], BUFFERS[(t - 1) % 2]
     match stage:
         case Stage.RETRIEVE:  # K(t) ∩ K(t−1) is not read from below: COMMIT brings it
             return reads_rows(HOST_ROWS, only(t, t - 1)) + writes(buffer)
@@ -209,6 +216,8 @@ def _dual_buffer(stage: Stage, t: int) -> list[Access]:
             return writes(buffer)
         case Stage.WRITEBACK:
             return reads(buffer) + writes_rows(HOST_ROWS, keys_of(t))
+        case Stage.SYNC:
+            return writes(*BUFFERS)
     return []
 
 
@@ -227,4 +236,6 @@ def _slot_cache(stage: Stage, t: int) -> list[Access]:
             return writes_rows(SLOTS, keys_of(t))
         case Stage.WRITEBACK:
             return reads(went_out) + writes_rows(HOST_ROWS, victims(t))
+        case Stage.SYNC:
+            return writes(SLOTS)
     return []

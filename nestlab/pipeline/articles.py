@@ -25,8 +25,10 @@ ARTICLE_STAGES: dict[str, list[tuple[str, tuple[Stage, ...]]]] = {
                 Stage.BACKWARD,
                 Stage.GRAD_EXCHANGE,
                 Stage.DENSE_REDUCE,
+                Stage.CLIP,
                 Stage.UPDATE,
                 Stage.RELEASE,
+                Stage.SYNC,
             ),
         ),
     ],
@@ -39,7 +41,7 @@ ARTICLE_STAGES: dict[str, list[tuple[str, tuple[Stage, ...]]]] = {
             "forward, backward with exchange",
             (Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.GRAD_EXCHANGE, Stage.DENSE_REDUCE),
         ),
-        ("update and write-back", (Stage.UPDATE, Stage.WRITEBACK, Stage.RELEASE)),
+        ("update and write-back", (Stage.CLIP, Stage.UPDATE, Stage.WRITEBACK, Stage.RELEASE, Stage.SYNC)),
     ],
 }
 

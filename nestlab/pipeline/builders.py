@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import networkx as nx
-
-from nestlab.pipeline.edges import derive
-from nestlab.pipeline.schedule import Edge, Entry, Lane, Schedule, Stage
-from nestlab.pipeline.shape import Shape
-from nestlab.pipeline.validator import validate
+from nestlab.pipeline.depths import at_depth
+from nestlab.pipeline.derivation import required_edges
+from nestlab.pipeline.ordering import list_order
+from nestlab.pipeline.own_schedule import own_schedule
+from nestlab.pipeline.schedule import WHOLE, Edge, Entry, Lane, Schedule, Stage
+from nestlab.pipeline.shape import BY_PART, Shape
+from nestlab.pipeline.validator import check_list_order, validate
 from nestlab.techniques import Techniques
 
 LANES = {
@@ -26,13 +27,15 @@ LANES = {
     Stage.FORWARD: Lane.COMPUTE,
     Stage.BACKWARD: Lane.COMPUTE,
     Stage.GRAD_EXCHANGE: Lane.COMM,
-    Stage.DENSE_REDUCE: Lane.COMM,
+    Stage.DENSE_REDUCE: Lane.REDUCE,
+    Stage.CLIP: Lane.REDUCE,
     Stage.UPDATE: Lane.COMPUTE,
     Stage.WRITEBACK: Lane.WRITE,
     Stage.RELEASE: Lane.FETCH,
+    Stage.SYNC: Lane.COMM,  # between the last gradients of its batch and the first rows of the next
 }
-# The stages that work on a micro-batch; the others concern the whole batch.
-BY_PART = (Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.GRAD_EXCHANGE)
+# With replicas PREPARE(t+1) stands behind RELEASE(t) in list order; on one lane it would wait for UPDATE(t).
+_LANES_REPLICAS = {Stage.RELEASE: Lane.WRITE}
 
 # How far a stage runs ahead of the batch that is computed, where the depth allows: one batch a stage.
 _AHEAD = {Stage.LOAD: 4, Stage.H2D: 3, Stage.ROUTE: 2, Stage.PREPARE: 1, Stage.EVICT: 1}
@@ -47,79 +50,140 @@ _AHEAD_SPLIT = {
 }
 # With victims outside K(t) ∪ K(t−1) swaps need not wait for the update of t−1; a buffer copy has to.
 _AHEAD_SLOTS = {Stage.COMMIT: 1, Stage.WRITEBACK: 1}
+# Where replicas are averaged between two batches, what makes or places rows comes after it: one batch ahead at most.
+_AHEAD_REPLICAS = {Stage.POST: 1, Stage.PLAN: 1, Stage.EVICT: 1}
 
 
 def build(wanted: Techniques | Shape) -> Schedule:
-    """The schedule of a set of flags, validated.
+    """The schedule of a set of flags, validated, its list order at every depth too.
 
     Raises:
         InvalidSchedule: a builder's edges do not keep the plain loop's results.
+        UserError: see `Shape`.
     """
     shape = wanted if isinstance(wanted, Shape) else Shape.of(wanted)
-    schedule = plain(shape) if shape.depth == 1 else prefetched(shape)
+    if shape.builder != "auto":
+        return own_schedule(shape, plain(shape))
+    schedule = _builder(shape)(shape)
     validate(schedule, shape.accesses)
+    for depth in range(shape.least_depth, shape.depth):
+        check_list_order(at_depth(schedule, depth))
     return schedule
 
 
 def plain(shape: Shape) -> Schedule:
-    """Everything in order, one batch at a time: the reference."""
-    entries = tuple(_entry(stage, 0) for stage in shape.stages)
-    return Schedule("plain", entries, _merge(derive(entries, shape.accesses), in_order(entries)), shape)
+    """Everything in order, one batch at a time, one part after the other: the reference."""
+    entries = _entries(shape, {})
+    return Schedule("plain", entries, _merge(required_edges(entries, shape), in_order(entries)), shape)
+
+
+def fwp(shape: Shape) -> Schedule:
+    """The frozen window alone: exchange of one part beside the computation of another, all else in order.
+
+    DENSE_REDUCE runs beside the last gradient exchange. Nothing of a batch begins before the one before is released.
+    """
+    entries = overlapping(_entries(shape, {}))
+    parts = [entry for entry in entries if entry.stage in BY_PART]
+    before = entries[: entries.index(parts[0]) + 1]
+    update = next(i for i, entry in enumerate(entries) if entry.stage is Stage.UPDATE)
+    order = in_order((*before, *entries[update:]))
+    ordered = [edge for edge in order if (edge.source, edge.target) != (Stage.EMB_EXCHANGE, Stage.UPDATE)]
+    edges = _merge(required_edges(entries, shape), (*ordered, *_part_by_part(entries)))
+    return Schedule(f"fwp({shape.micro_batches})", entries, edges, shape)
 
 
 def prefetched(shape: Shape) -> Schedule:
-    """`shape.depth` batches in flight, those to come one stage apart (docs/design.md 4.4, `dbp`).
+    """`shape.depth` batches in flight, those to come one stage apart (docs/design.md 4.4, `dbp`); FWP nested in it.
 
     A stage runs ℓ = min(its full look-ahead, depth − 1) batches ahead. What holds it back is UPDATE(t−ℓ−1) → s(t): the
     slot in the pipeline that batch t takes has to be free. For LOAD this is the bound on batches in flight.
+
+    With staleness k the rows of a batch come k batches ahead and all stages before them as much earlier: the edges
+    that this needs (see `nestlab.pipeline.edges.stale`) are derived from the order of the stale loop.
     """
     ahead = _look_ahead(shape)
-    entries = tuple(_entry(stage, ahead.get(stage, 0)) for stage in shape.stages)
+    entries = overlapping(_entries(shape, ahead))
     chosen = tuple(
         Edge(Stage.UPDATE, stage, -ahead[stage] - 1, required=False, reason="back-pressure")
         for stage in shape.stages
-        if stage in ahead
+        if stage in ahead and stage not in BY_PART  # rows are held back by required edges
     )
-    edges = _merge(derive(entries, shape.accesses), chosen)
-    return Schedule(f"prefetched({shape.depth})", list_order(entries, edges), edges, shape)
+    edges = _merge(required_edges(entries, shape), (*chosen, *_part_by_part(entries)))
+    return Schedule(_name(shape), list_order(entries, edges), edges, shape)
 
 
 def in_order(entries: tuple[Entry, ...]) -> tuple[Edge, ...]:
-    """Chosen edges that chain a step's entries, and its end to the next step's begin."""
-    chain = [_chosen(a, b) for a, b in pairwise(entries)]
-    return (*chain, _chosen(entries[-1], entries[0], delta=-1))
+    """Chosen edges that chain a step's entries, and its end to the next step's begin.
 
-
-def list_order(entries: tuple[Entry, ...], edges: tuple[Edge, ...]) -> tuple[Entry, ...]:
-    """The entries so that each comes after those of the same step that it waits for; else as they were.
-
-    An edge stays within a step where the source's look-ahead is the target's plus the edge's delta.
+    What not every batch has is passed by: it is chained to its neighbours, and they to each other.
     """
-    place = {(entry.stage, entry.part): i for i, entry in enumerate(entries)}
-    within = nx.DiGraph()
-    within.add_nodes_from(range(len(entries)))
-    for edge in edges:
-        source, target = place[edge.source, edge.source_part], place[edge.target, edge.target_part]
-        if edge.delta - entries[source].ahead == -entries[target].ahead:
-            within.add_edge(source, target)
-    return tuple(entries[i] for i in nx.lexicographical_topological_sort(within))
+    always = tuple(entry for entry in entries if entry.every == 1)
+    chain = [_chosen(a, b) for a, b in pairwise(always)] + [_chosen(always[-1], always[0], delta=-1)]
+    for a, b in pairwise((*entries, entries[0])):
+        if 1 in (a.every, b.every) and a.every != b.every:
+            chain.append(_chosen(a, b, delta=-1 if b is entries[0] else 0))
+    return tuple(chain)
+
+
+def overlapping(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The parts' stages in FWP's order: rows of part i + 1, then computation and gradients of part i.
+
+    So the rows of two parts at most are there at once: the collectives' order lets those of part i + 2 come only after
+    the gradients of part i, whatever the lanes do.
+    """
+    parts = [entry for entry in entries if entry.stage in BY_PART]
+    number = {entry: entry.part - (entry.stage is Stage.EMB_EXCHANGE) for entry in parts}
+    ordered = sorted(parts, key=lambda entry: (number[entry], BY_PART.index(entry.stage)))
+    first = entries.index(parts[0])
+    return (*entries[:first], *ordered, *entries[first + len(parts) :])
+
+
+def _builder(shape: Shape):
+    if shape.depth > 1:
+        return prefetched
+    return plain if shape.in_order or shape.micro_batches == 1 else fwp
+
+
+def _name(shape: Shape) -> str:
+    nested = f"·fwp({shape.micro_batches})" if shape.micro_batches > 1 else ""
+    return f"stale({shape.staleness})·" * (shape.staleness > 0) + f"prefetched({shape.depth})" + nested
 
 
 def _look_ahead(shape: Shape) -> dict[Stage, int]:
+    k = shape.staleness
     full = (_AHEAD_SPLIT if shape.split else _AHEAD) | (_AHEAD_SLOTS if shape.tier == "slot_cache" else {})
-    return {stage: min(ahead, shape.depth - 1) for stage, ahead in full.items()}
+    ahead = {stage: min(most + k, shape.depth - 1) for stage, most in full.items()}
+    if shape.sync_every:
+        ahead |= {stage: min(most, ahead[stage]) for stage, most in _AHEAD_REPLICAS.items() if stage in ahead}
+    return ahead | ({Stage.EMB_EXCHANGE: k} if k else {})
 
 
-def _entry(stage: Stage, ahead: int) -> Entry:
-    return Entry(stage, LANES[stage], 0 if stage in BY_PART else -1, ahead)
+def _entries(shape: Shape, ahead: dict[Stage, int]) -> tuple[Entry, ...]:
+    """A step's entries in the order of the plain loop."""
+    stages = list(shape.stages)
+    first = stages.index(BY_PART[0])
+    places = [(stage, WHOLE) for stage in stages]
+    places[first : first + len(BY_PART)] = [(stage, i) for i in range(shape.micro_batches) for stage in BY_PART]
+    return tuple(_entry(shape, stage, part, ahead.get(stage, 0)) for stage, part in places)
+
+
+def _entry(shape: Shape, stage: Stage, part: int, ahead: int) -> Entry:
+    lanes = LANES | _LANES_REPLICAS if shape.sync_every else LANES
+    return Entry(stage, lanes[stage], part, ahead, shape.sync_every if stage is Stage.SYNC else 1)
+
+
+def _part_by_part(entries: tuple[Entry, ...]) -> tuple[Edge, ...]:
+    """A part is computed to its end before the next one begins: one part's activations at a time."""
+    computed = [entry for entry in entries if entry.stage in (Stage.FORWARD, Stage.BACKWARD)]
+    return tuple(_chosen(a, b) for a, b in pairwise(computed))
 
 
 def _chosen(source: Entry, target: Entry, delta: int = 0) -> Edge:
-    return Edge(source.stage, target.stage, delta, source.part, target.part, required=False, reason="order")
+    ends = (source.stage, target.stage, delta, source.part, target.part)
+    return Edge(*ends, required=False, reason="order", every=source.every)
 
 
 def _merge(required: tuple[Edge, ...], chosen: tuple[Edge, ...]) -> tuple[Edge, ...]:
     """Required edges first; a chosen one that repeats a required one says nothing new."""
-    known = [(e.source, e.source_part, e.delta, e.target, e.target_part) for e in required]
-    extra = [e for e in chosen if (e.source, e.source_part, e.delta, e.target, e.target_part) not in known]
-    return (*required, *extra)
+    known = {edge.ends for edge in required}
+    return (*required, *(edge for edge in dict.fromkeys(chosen) if edge.ends not in known))

@@ -1,4 +1,4 @@
-"""Required edges: derived from declared reads and writes, and, beside them, the table written by hand.
+"""The table of required edges, written by hand: beside those derived from reads and writes (derivation.py).
 
 The two check each other (a test shows that each implies the other): the derivation finds what the table forgot, the
 table finds what an access failed to declare.
@@ -6,22 +6,17 @@ table finds what an access failed to declare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
-import networkx as nx
+from nestlab.pipeline.schedule import Edge, Key, Schedule, Stage
+from nestlab.pipeline.shape import BY_PART, SPLIT, Shape
 
-from nestlab.pipeline.accesses import Access
-from nestlab.pipeline.schedule import Edge, Entry, Key, Schedule, Stage
-from nestlab.pipeline.shape import SPLIT, Shape
+BEFORE = -2  # the source's part, where it is the one before the target's
 
-Accesses = Callable[[Key], list[Access]]
-
-# A hazard that a window of this many batches does not show would need an edge over more batches than any technique has.
-WINDOW = 6
-
-# Row by row: source, delta (source batch − target batch), target, reason. Parts are those of the schedule at hand.
-# PREPARE stands here as POST, PLAN and RETRIEVE; `folded` gives the table of a schedule that has it in one.
+# Row by row: source, delta (source batch − target batch), target, reason. Within a batch a row holds part by part (and
+# with BEFORE from each part to the next); to or from the whole batch or another batch it holds for all parts. PREPARE
+# stands here as POST, PLAN and RETRIEVE; `folded` gives the table of a schedule that has it in one.
 EVERY_TIER = (
     Edge(Stage.LOAD, Stage.LOAD, -1, reason="RW the loader's position"),
     Edge(Stage.LOAD, Stage.H2D, reason="RAW the raw batch"),
@@ -55,6 +50,27 @@ EVICTION = (
     Edge(Stage.EVICT, Stage.POST, -1, reason="WAW key index: the same decisions as the plain loop"),
 )
 FORESIGHT = (Edge(Stage.ROUTE, Stage.ROUTE, -1, reason="WAW the queue of keys known ahead"),)
+PARTS = (
+    Edge(Stage.FORWARD, Stage.FORWARD, 0, BEFORE, reason="random numbers, module buffers"),
+    Edge(Stage.BACKWARD, Stage.BACKWARD, 0, BEFORE, reason="WAW order in which dense gradients are added up"),
+    Edge(Stage.GRAD_EXCHANGE, Stage.GRAD_EXCHANGE, 0, BEFORE, reason="WAW order in which row gradients are added up"),
+)
+CLIPPING = (
+    Edge(Stage.DENSE_REDUCE, Stage.CLIP, reason="RAW reduced gradients"),
+    Edge(Stage.GRAD_EXCHANGE, Stage.CLIP, reason="RAW summed row gradients"),
+    Edge(Stage.CLIP, Stage.UPDATE, reason="RAW clipped gradients"),
+)
+REPLICAS = (  # all lies still but what no table is asked for: LOAD, H2D, ROUTE
+    Edge(Stage.RELEASE, Stage.RELEASE, -1, reason="pins end in batch order"),
+    Edge(Stage.RELEASE, Stage.SYNC, reason="RAW the replica's newest rows, none in use"),
+    Edge(Stage.SYNC, Stage.POST, -1, reason="WAW key index"),
+    Edge(Stage.SYNC, Stage.RETRIEVE, -1, reason="RAW averaged host rows"),
+    Edge(Stage.SYNC, Stage.EMB_EXCHANGE, -1, reason="RAW averaged rows"),
+)
+REPLICAS_ABOVE = (  # where a device tier holds the newest records
+    Edge(Stage.WRITEBACK, Stage.SYNC, reason="WAW host rows"),
+    Edge(Stage.SYNC, Stage.COMMIT, -1, reason="RAW averaged rows of the buffer or the slots"),
+)
 DIRECT = (Edge(Stage.UPDATE, Stage.EMB_EXCHANGE, -1, reason="RAW host rows"),)
 DUAL_BUFFER = (  # the buffer of t is the one of t − 2
     Edge(Stage.RETRIEVE, Stage.COMMIT, reason="WAW buffer: commit overwrites what is stale"),
@@ -81,78 +97,57 @@ SLOT_CACHE = (  # victims of t outside K(t) ∪ K(t−1)
 _TABLES = {"direct": DIRECT, "dual_buffer": DUAL_BUFFER, "slot_cache": SLOT_CACHE}
 
 
+def stale(k: int) -> tuple[Edge, ...]:
+    """In place of DIRECT: a look-up sees the updates up to t−k−1, and none later; the dense part is synchronous."""
+    return (
+        Edge(Stage.UPDATE, Stage.EMB_EXCHANGE, -k - 1, reason="RAW host rows, k updates late"),
+        Edge(Stage.EMB_EXCHANGE, Stage.UPDATE, k, reason="WAR host rows: no update later than that"),
+    )
+
+
 def table(shape: Shape) -> tuple[Edge, ...]:
     """The hand-written table of a step: what concerns every tier, its tier's rows, and those of its options."""
-    rows = EVERY_TIER + _TABLES[shape.tier]
+    rows = EVERY_TIER + (stale(shape.staleness) if shape.staleness else _TABLES[shape.tier])
     if shape.evicts:
         rows += EVICTION
     if shape.foresees:
         rows += FORESIGHT
+    if shape.micro_batches > 1:
+        rows += PARTS
+    if shape.clips:
+        rows += CLIPPING
+    if shape.sync_every:
+        rows += REPLICAS + (REPLICAS_ABOVE if shape.tier != "direct" else ())
     return rows if shape.split else folded(rows)
 
 
 def folded(rows: Iterable[Edge]) -> tuple[Edge, ...]:
     """The same table where PREPARE is one action: an edge within it is gone, equal ones are one."""
-    found: dict[tuple[Stage, Stage, int], Edge] = {}
+    found: dict[tuple, Edge] = {}
     for row in rows:
         source, target = (Stage.PREPARE if stage in SPLIT else stage for stage in (row.source, row.target))
-        if source is not target or row.delta:
-            found.setdefault((source, target, row.delta), replace(row, source=source, target=target))
+        if source is not target or row.delta or row.source_part == BEFORE:
+            found.setdefault((source, target, row.delta, row.source_part), replace(row, source=source, target=target))
     return tuple(found.values())
 
 
-def required_pairs(keys: Iterable[Key], accesses: Accesses) -> list[tuple[Key, Key]]:
-    """Every pair of conflicting actions, in the order of `keys`, which is that of the plain loop."""
-    seen: list[tuple[Key, list[Access]]] = []
-    pairs = []
-    for key in keys:
-        own = accesses(key)
-        pairs += [(earlier, key) for earlier, others in seen if _conflict(others, own)]
-        seen.append((key, own))
-    return pairs
-
-
-def derive(entries: tuple[Entry, ...], accesses: Accesses) -> tuple[Edge, ...]:
-    """The required edges of a step as templates, without those that others imply, in a fixed order."""
-    keys = plain_order(entries, WINDOW)
-    reduced = nx.transitive_reduction(nx.DiGraph(required_pairs(keys, accesses)))
-    last = WINDOW - 1  # by then every earlier batch an edge can come from is in the window
-    found = [(source, target) for source, target in reduced.edges if target.batch == last]
-    place = {key: i for i, key in enumerate(keys)}
-    found.sort(key=lambda pair: (place[pair[1]], place[pair[0]]))
-    return tuple(_template(source, target, accesses) for source, target in found)
-
-
-def plain_order(entries: tuple[Entry, ...], batches: int) -> list[Key]:
-    """Batch by batch, stage by stage, part by part: the order whose result every schedule must reproduce."""
-    stages = list(Stage)
-    within = sorted(entries, key=lambda e: (stages.index(e.stage), e.part))
-    return [Key(entry.stage, batch, entry.part) for batch in range(batches) for entry in within]
-
-
 def table_pairs(schedule: Schedule, table: Iterable[Edge], batches: int) -> list[tuple[Key, Key]]:
-    """The hand-written templates, laid over a schedule's actions; a template holds for all parts of its stages."""
+    """The hand-written templates, laid over a schedule's actions."""
     keys = [action.key for action in schedule.unroll(batches)]
     return [
         (source, target)
         for edge in table
         for target in keys
         for source in keys
-        if (edge.source, edge.target) == (source.stage, target.stage) and source.batch - target.batch == edge.delta
+        if (edge.source, edge.target) == (source.stage, target.stage)
+        and source.batch - target.batch == edge.delta
+        and _meet(edge, source, target)
     ]
 
 
-def _conflict(first: list[Access], second: list[Access]) -> bool:
-    return any(a.conflicts(b) for a in first for b in second)
-
-
-def _template(source: Key, target: Key, accesses: Accesses) -> Edge:
-    shared = [a.resource.name for a in accesses(source) if _conflict([a], accesses(target))]
-    return Edge(
-        source.stage,
-        target.stage,
-        source.batch - target.batch,
-        source.part,
-        target.part,
-        reason=", ".join(dict.fromkeys(shared)),
-    )
+def _meet(edge: Edge, source: Key, target: Key) -> bool:
+    """Whether a row holds between these parts."""
+    if edge.source_part == BEFORE:
+        return source.part == target.part - 1
+    by_part = source.stage in BY_PART and target.stage in BY_PART
+    return edge.delta != 0 or not by_part or source.part == target.part

@@ -58,6 +58,11 @@ class Lane(StrEnum):
     COMM = "comm"
     REDUCE = "reduce"
     COMPUTE = "compute"
+    EXTRA = "extra"  # no schedule's own: tests move an action here, so that no lane's order hides a missing edge
+
+
+def _part(number: int) -> str:
+    return f",{number}" if number >= 0 else ""
 
 
 class Key(NamedTuple):
@@ -68,8 +73,7 @@ class Key(NamedTuple):
     part: int = WHOLE
 
     def __str__(self) -> str:
-        part = "" if self.part == WHOLE else f",{self.part}"
-        return f"{self.stage}({self.batch}{part})"
+        return f"{self.stage}({self.batch}{_part(self.part)})"
 
 
 class Action(NamedTuple):
@@ -84,19 +88,29 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the steady-state step: in step s it is the action (stage, s + ahead, part) on `lane`."""
+    """A line of the steady-state step: in step s it is the action (stage, s + ahead, part) on `lane`.
+
+    Where `every` is k > 1 only the last of each k batches has the action: those with (batch + 1) % k == 0.
+    """
 
     stage: Stage
     lane: Lane
     part: int = WHOLE
     ahead: int = 0
+    every: int = 1
+
+    def has(self, batch: int) -> bool:
+        return (batch + 1) % self.every == 0
 
 
 @dataclass(frozen=True)
 class Edge:
-    """The source, of batch t + delta, ends before the target, of batch t, begins (delta ≤ 0 for an earlier batch).
+    """The source, of batch t + delta, ends before the target, of batch t, begins.
 
-    A *required* edge guards data; a *chosen* one is mere order or back-pressure.
+    delta is 0 or less but where a later batch's rows are read before this one's update (staleness). A source that is
+    not there asks for nothing: of a batch before the first or after the last, or, with `every`, of one without it.
+
+    A *required* edge guards data or the one order of collectives; a *chosen* one is mere order or back-pressure.
     """
 
     source: Stage
@@ -106,13 +120,23 @@ class Edge:
     target_part: int = WHOLE
     required: bool = True
     reason: str = ""
+    every: int = 1
 
     def __str__(self) -> str:
         shift = f"{self.delta:+d}" if self.delta else ""
-        return f"{self.source}(t{shift}) → {self.target}(t)"
+        return f"{self.source}(t{shift}{_part(self.source_part)}) → {self.target}(t{_part(self.target_part)})"
+
+    @property
+    def ends(self) -> tuple[Stage, int, int, Stage, int]:
+        """What it connects, whatever its reason: source and its part, delta, target and its part."""
+        return self.source, self.source_part, self.delta, self.target, self.target_part
 
     def source_of(self, target: Key) -> Key:
         return Key(self.source, target.batch + self.delta, self.source_part)
+
+    def has(self, target: Key) -> bool:
+        """Its source exists, as far as `every` goes."""
+        return self.every == 1 or (target.batch + self.delta + 1) % self.every == 0
 
 
 @dataclass(frozen=True)
@@ -137,6 +161,11 @@ class Schedule:
         return min((edge.delta for edge in self.edges), default=0)
 
     @property
+    def forward_reach(self) -> int:
+        """How many batches on an edge can ask, 0 or more."""
+        return max((edge.delta for edge in self.edges), default=0)
+
+    @property
     def lanes(self) -> tuple[Lane, ...]:
         """Those that the entries are on, in the order in which they are drawn."""
         used = {entry.lane for entry in self.entries}
@@ -146,12 +175,12 @@ class Schedule:
         """The actions of one step; a pipeline that fills up has steps before its first batch."""
         for entry in self.entries:
             batch = number + entry.ahead
-            if batch >= first_batch:
+            if batch >= first_batch and entry.has(batch):
                 yield Action(Key(entry.stage, batch, entry.part), entry.lane)
 
     def predecessors(self, key: Key, first_batch: int = 0) -> list[Key]:
         """What must have ended before `key` begins; batches before the first are over."""
-        sources = [edge.source_of(key) for edge in self._into.get((key.stage, key.part), ())]
+        sources = [edge.source_of(key) for edge in self._into.get((key.stage, key.part), ()) if edge.has(key)]
         return [source for source in sources if source.batch >= first_batch]
 
     @cached_property
@@ -181,13 +210,24 @@ class Schedule:
         kept = tuple(edge for edge in self.edges if edge not in dropped)
         return replace(self, name=f"{self.name} without {', '.join(map(str, dropped))}", edges=kept)
 
+    def on_lane(self, stage: Stage, lane: Lane = Lane.EXTRA, part: int | None = None) -> Schedule:
+        """With a stage's actions (one part's, or all) on another lane.
+
+        A lane's order may hide that an edge is missing; on a lane of its own the action runs as soon as edges let it.
+        """
+        entries = tuple(
+            replace(entry, lane=lane) if entry.stage is stage and part in (None, entry.part) else entry
+            for entry in self.entries
+        )
+        return replace(self, name=f"{self.name}, {stage} on {lane}", entries=entries)
+
     def __str__(self) -> str:
         """The step as text, then every edge with its reason."""
         lines = [f"schedule {self.name}"]
         for entry in self.entries:
             ahead = f"t+{entry.ahead}" if entry.ahead else "t"
-            part = "" if entry.part == WHOLE else f",{entry.part}"
-            lines.append(f"  {entry.lane:8} {entry.stage}({ahead}{part})")
+            often = f"  every {entry.every} batches" if entry.every > 1 else ""
+            lines.append(f"  {entry.lane:8} {entry.stage}({ahead}{_part(entry.part)}){often}")
         for edge in self.edges:
             lines.append(f"  {'required' if edge.required else 'chosen':8} {edge}  {edge.reason}".rstrip())
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What a step has to do, before it is said when: tier, look-ahead, eviction. From it come stages and accesses."""
+"""What a step has to do, before it is said when: tier, look-ahead, parts. From it come stages and accesses."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from nestlab.techniques import Techniques
 
 SPLIT = (Stage.POST, Stage.PLAN, Stage.RETRIEVE)  # what PREPARE does in one
+# The stages that work on a micro-batch; the others concern the whole batch.
+BY_PART = (Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.GRAD_EXCHANGE)
+LOOK_UP = tuple(list(Stage)[: list(Stage).index(Stage.EMB_EXCHANGE) + 1])  # what a batch's rows come by
 MOST_DEPTH = 6
 
 _ACCESSES = {"direct": direct_accesses, "dual_buffer": dual_buffer_accesses, "slot_cache": slot_cache_accesses}
@@ -32,9 +35,15 @@ class Shape:
         evicts: features lose their rows, in an EVICT of their own.
         foresees: the tier asks for the keys of batches that are not loaded yet (the `oracle` policy).
         split: POST, PLAN and RETRIEVE in place of PREPARE.
+        micro_batches: N, the parts of a batch between whose exchanges and computations FWP overlaps.
+        staleness: k, the updates that a look-up lags behind; 0: none. The dense part never lags.
+        sync_every: replicas are averaged by SYNC after each so many batches; 0: there are no replicas.
+        clips: gradients are clipped by their global norm, in a CLIP of its own.
+        in_order: one part after the other, nothing overlaps: what FWP is compared with, bit by bit.
+        builder: what makes the schedule: auto, the suite's own, or one from outside (`nestlab.plugins`).
 
     Raises:
-        UserError: a tier or a depth that there is not.
+        UserError: a tier or a number that there is not, or options that exclude each other.
     """
 
     tier: str = "direct"
@@ -42,21 +51,54 @@ class Shape:
     evicts: bool = False
     foresees: bool = False
     split: bool = False
+    micro_batches: int = 1
+    staleness: int = 0
+    sync_every: int = 0
+    clips: bool = False
+    in_order: bool = False
+    builder: str = "auto"
 
     def __post_init__(self) -> None:
         if self.tier not in _ACCESSES:
             raise UserError(f"schedule: no device tier '{self.tier}'; there are {', '.join(_ACCESSES)}")
         if not 1 <= self.depth <= MOST_DEPTH:
             raise UserError(f"schedule: pipeline_depth={self.depth}: it must be 1 to {MOST_DEPTH}")
+        for name, least in (("micro_batches", 1), ("staleness", 0), ("sync_every", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"schedule: {name}={getattr(self, name)}: it must be at least {least}")
+        if self.in_order and self.depth > 1:
+            raise UserError(f"schedule: pipeline_depth={self.depth} overlaps batches; in order it must be 1")
+        if self.staleness:
+            self._check_staleness()
+
+    def _check_staleness(self) -> None:
+        k = self.staleness
+        if self.tier != "direct":
+            raise UserError(
+                f"schedule: staleness={k} reads host rows; device_tier={self.tier} has none to read: direct"
+            )
+        if self.depth <= k:
+            raise UserError(f"schedule: staleness={k} needs pipeline_depth of at least {k + 1}, and it is {self.depth}")
+        if self.sync_every:
+            raise UserError(
+                f"schedule: staleness={k} has look-ups in flight at every step, and replicas are averaged with none; "
+                "give staleness=0 or replica_groups=1"
+            )
 
     @classmethod
-    def of(cls, techniques: Techniques) -> Shape:
+    def of(cls, techniques: Techniques, clips: bool = False) -> Shape:
+        replicas = techniques.replica_groups > 1
         return cls(
             tier=techniques.device_tier,
             depth=techniques.pipeline_depth,
             evicts=techniques.evict != "none",
             foresees=techniques.device_tier == "slot_cache" and techniques.cache_policy == "oracle",
             split=techniques.pipeline_depth >= MOST_DEPTH,
+            micro_batches=techniques.micro_batches,
+            staleness=techniques.staleness,
+            sync_every=getattr(techniques, "replica_every", 1) if replicas else 0,
+            clips=clips,
+            builder=techniques.schedule,
         )
 
     @property
@@ -67,7 +109,12 @@ class Shape:
     @property
     def accesses(self) -> Callable[[Key], list[Access]]:
         """What each action of this step reads and writes."""
-        return partial(_ACCESSES[self.tier], foresees=self.foresees)
+        return partial(_ACCESSES[self.tier], foresees=self.foresees, replicas=bool(self.sync_every))
+
+    @property
+    def least_depth(self) -> int:
+        """What a depth schedule may go down to: a stale look-up comes so many batches ahead."""
+        return self.staleness + 1
 
     def check(self, store: EmbeddingStore) -> None:
         """Raises UserError where the store's tiers need another step than this one."""
@@ -97,6 +144,8 @@ class Shape:
                 return self.evicts
             case Stage.COMMIT | Stage.WRITEBACK:
                 return self.tier != "direct"
-            case Stage.CLIP | Stage.SYNC:
-                return False
+            case Stage.CLIP:
+                return self.clips
+            case Stage.SYNC:
+                return self.sync_every > 0
         return True

@@ -11,7 +11,8 @@ from tiny import make_batches, make_model, tiers_for, train, weights_of
 
 from nestlab.models import RecModel
 from nestlab.pipeline import Action, InvalidSchedule, Key, Schedule, Shape, Shuffled, Stage, build, validate
-from nestlab.pipeline.edges import WINDOW, table, table_pairs
+from nestlab.pipeline.derivation import WINDOW
+from nestlab.pipeline.edges import table, table_pairs
 
 pytestmark = pytest.mark.core
 SEEDS = 20

@@ -20,7 +20,8 @@ from nestlab.pipeline.accesses import (
     only,
     victims,
 )
-from nestlab.pipeline.edges import plain_order, required_pairs, table, table_pairs
+from nestlab.pipeline.derivation import plain_order, required_pairs
+from nestlab.pipeline.edges import table, table_pairs
 from nestlab.techniques import Techniques
 
 pytestmark = pytest.mark.core
