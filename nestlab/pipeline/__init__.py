@@ -1,6 +1,7 @@
 """The training step as a schedule: built from flags, validated, executed, traced."""
 
 from nestlab.pipeline.builders import build
+from nestlab.pipeline.dense import Clipped
 from nestlab.pipeline.executors import Inline, Shuffled
 from nestlab.pipeline.in_flight import MissingInput
 from nestlab.pipeline.lanes import Lanes
@@ -11,6 +12,7 @@ from nestlab.pipeline.step import StepOutput
 from nestlab.pipeline.validator import InvalidSchedule, validate
 
 __all__ = [
+    "Clipped",
     "Action",
     "Edge",
     "Entry",
