@@ -18,6 +18,9 @@ from nestlab.exchange import row_kernels
 SCALE_BYTES = 4
 LEVELS = 127  # of an 8-bit number on each side of 0
 SMALLEST_SCALE = 2.0**-126  # float32's smallest normal number
+LARGEST_SCALE = float(
+    np.nextafter(np.finfo(np.float32).max / np.float32(LEVELS), np.float32(0))
+)  # 127 times it is finite
 _BITS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 
 
@@ -109,14 +112,17 @@ class Int8:
         if data.device.type != "cpu":
             return decode_by_torch(data, dim, dtype)
         numbers = data.numpy().view(np.int8)
-        scales = np.ascontiguousarray(numbers[:, dim:]).view(np.float32).reshape(-1)
+        scales = numbers[:, dim:].copy().view(np.float32).reshape(-1)
         rows = torch.empty(numbers.shape[0], dim, dtype=dtype)
         row_kernels.restore(numbers, scales, rows.numpy())
         return rows
 
 
 def _scales(values: np.ndarray) -> np.ndarray:
-    """[n] float32: of each row; 0 where it is below float32's normal numbers, nan where it is not finite."""
+    """[n] float32: of each row; 0 where it is below float32's normal numbers, nan where it is not finite.
+
+    The largest float32 numbers, divided by 127 and rounded, would read as inf: their scale ends at LARGEST_SCALE.
+    """
     bits = values.view(_BITS[values.dtype])
     peaks = np.empty(len(values), bits.dtype)
     row_kernels.find_peaks(bits, np.iinfo(bits.dtype).max, peaks)
@@ -124,7 +130,7 @@ def _scales(values: np.ndarray) -> np.ndarray:
         scales = (peaks.view(values.dtype) / values.dtype.type(LEVELS)).astype(np.float32)
     scales[scales < SMALLEST_SCALE] = 0
     scales[~np.isfinite(scales)] = np.nan
-    return scales
+    return np.minimum(scales, np.float32(LARGEST_SCALE)) if values.dtype == np.float32 else scales
 
 
 def encode_by_torch(rows: Tensor) -> Tensor:
@@ -133,13 +139,14 @@ def encode_by_torch(rows: Tensor) -> Tensor:
     scales = (peaks / LEVELS).to(torch.float32)
     scales = torch.where(scales < SMALLEST_SCALE, torch.zeros_like(scales), scales)
     scales = torch.where(scales.isfinite(), scales, torch.full_like(scales, torch.nan))
+    scales = scales.clamp(max=LARGEST_SCALE) if rows.dtype == torch.float32 else scales
     numbers = torch.where(scales > 0, (rows / scales.to(rows.dtype)).round(), torch.zeros_like(rows))
     return torch.cat([numbers.to(torch.int8).view(torch.uint8), scales.view(torch.uint8)], dim=1)
 
 
 def decode_by_torch(data: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     """`Int8.decode` in torch's operations, for bytes on an accelerator."""
-    scales = data[:, dim:].contiguous().view(torch.float32)
+    scales = data[:, dim:].clone(memory_format=torch.contiguous_format).view(torch.float32)
     return data[:, :dim].view(torch.int8).to(dtype) * scales.to(dtype)
 
 
