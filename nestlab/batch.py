@@ -73,7 +73,7 @@ class Batch:
     @property
     def total_weight(self) -> float:
         """The sum of the samples' weights: what a weighted mean over the batch is divided by."""
-        return float(self.size) if self.weights is None else float(self.weights.sum())
+        return float(self.size) if self.weights is None else float(self.weights.sum(dtype=torch.float64))
 
     def feature_lengths(self) -> Tensor:
         """[F, B] view of `lengths`."""
@@ -113,6 +113,25 @@ class Batch:
             labels=self.labels[start:stop],
             weights=None if self.weights is None else self.weights[start:stop],
             id_weights=None if self.id_weights is None else _join(self.id_weights, runs),
+        )
+
+    def select(self, order: Tensor) -> Batch:
+        """The samples order [m] int64 on this batch's device, in that order: a permutation only changes the order."""
+        lengths, starts = self.feature_lengths(), self.offsets()[:-1].view(len(self.features), self.size)
+        chosen = lengths.index_select(1, order).reshape(-1)
+        ends = torch.cumsum(chosen, 0)
+        shift = starts.index_select(1, order).reshape(-1) - (ends - chosen)  # from places there to places here
+        total = int(ends[-1]) if ends.numel() else 0
+        places = torch.arange(total, device=order.device)
+        places += torch.repeat_interleave(shift, chosen, output_size=total)
+        return replace(
+            self,
+            dense=self.dense.index_select(0, order),
+            ids=self.ids.index_select(0, places),
+            lengths=chosen,
+            labels=self.labels.index_select(0, order),
+            weights=None if self.weights is None else self.weights.index_select(0, order),
+            id_weights=None if self.id_weights is None else self.id_weights.index_select(0, places),
         )
 
     def micro_batches(self, count: int) -> Iterator[Batch]:
