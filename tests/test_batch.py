@@ -114,3 +114,15 @@ def test_slices_outside_the_batch_are_refused(start, stop):
     empty = torch.zeros(0, dtype=torch.int64)
     with pytest.raises(ValueError, match="does not lie in a batch of 2 samples"):
         Batch(torch.zeros(2, 0), (), empty, empty, torch.zeros(2)).slice(start, stop)
+
+
+@given(batches(), st.data())
+def test_selected_samples_are_whole(made, data):
+    batch, bags = made
+    order = data.draw(st.permutations(range(batch.size))) if data.draw(st.booleans()) else []
+    chosen = batch.select(torch.tensor(order, dtype=torch.int64))
+    assert bags_of(chosen) == [[feature[s] for s in order] for feature in bags]
+    assert chosen.labels.tolist() == order and chosen.weights.tolist() == [s + 1 for s in order]
+    assert torch.equal(chosen.dense, batch.dense[order])
+    weights_of_ids = {int(w): int(i) for w, i in zip(batch.id_weights, batch.ids, strict=True)}
+    assert all(weights_of_ids[int(w)] == int(i) for w, i in zip(chosen.id_weights, chosen.ids, strict=True))

@@ -12,6 +12,7 @@ _MODULES = {
     "larger": "nestlab.benchmarks.larger",
     "buckets": "nestlab.benchmarks.buckets",
     "cache": "nestlab.benchmarks.cache",
+    "clustering": "nestlab.benchmarks.clustering",
     "tracing": "nestlab.benchmarks.tracing",
 }
 
