@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from nestlab.pipeline.depths import Depth, at_depth
 from nestlab.pipeline.ledger import EndOfData, Ledger
-from nestlab.pipeline.schedule import Action, Schedule
+from nestlab.pipeline.schedule import Action, Schedule, Stage
 
 Perform = Callable[[Action], object]
 
@@ -34,8 +35,8 @@ class Work(Protocol):
         """Returns when nothing runs that was planned before."""
         ...
 
-    def stop_loading(self) -> None:
-        """No further LOAD is begun: what is loaded is all there is."""
+    def cut(self, end: int) -> None:
+        """There is to be no batch `end`, and none after it: what was planned of them is passed by."""
         ...
 
     def forget(self, batch: int) -> None:
@@ -111,8 +112,9 @@ class Serial:
     def settle(self) -> None:
         pass
 
-    def stop_loading(self) -> None:
-        self._cut(self._ledger.loaded())
+    def cut(self, end: int) -> None:
+        self._ledger.cut(end)
+        self._waiting = [action for action in self._waiting if self._ledger.keeps(action)]
 
     def forget(self, batch: int) -> None:
         self._ledger.forget(min((action.key.batch for action in self._waiting), default=batch))
@@ -131,25 +133,30 @@ class Serial:
         try:
             perform(action)
         except EndOfData as end:
-            self._cut(end.batch)
+            self.cut(end.batch)
         else:
             self._ledger.done.add(action.key)
-
-    def _cut(self, end: int) -> None:
-        self._ledger.cut(end)
-        self._waiting = [action for action in self._waiting if self._ledger.keeps(action)]
 
 
 class Progress:
     """How far a schedule has come: what is planned, and which batch comes next.
 
     The only state that an execution has besides the batches in flight. An *epoch* begins with `first_batch`, with
-    nothing in flight, and ends when LOAD finds no more data and all loaded batches are through.
+    nothing in flight, and ends when there are no more data and all batches before their end are through.
+
+    `depth` says how many batches may be in flight at a step; None: as many as the schedule has room for. In step s each
+    entry plans its batches, those not planned yet, up to s + min(ahead, depth(s) − 1). Where the depth rises, that is
+    done as if it rose one at a time within the step, so that every action comes after those it waits for.
+
+    What is planned depends on the steps alone, never on how fast a lane is: it is the same on every rank.
     """
 
-    def __init__(self, schedule: Schedule, executor: Executor) -> None:
+    def __init__(self, schedule: Schedule, executor: Executor, depth: Depth | None = None) -> None:
         self._schedule = schedule
         self._window = executor.window()
+        self._depth = depth
+        self._least_depth = schedule.shape.least_depth if schedule.shape else 1
+        self._by_depth: dict[int, Schedule] = {}
         self._ledger = Ledger(schedule)
         self._work = executor.work(self._ledger)
         self._begin(0)
@@ -158,10 +165,16 @@ class Progress:
     def _begin(self, first_batch: int) -> None:
         self.batch = first_batch  # the next one to be completed
         self._planned_step = first_batch - self._schedule.most_ahead
+        self._planned = {(entry.stage, entry.part): first_batch for entry in self._schedule.entries}  # up to, without
         self._ledger.begin(first_batch)
+        self._last_depth = self._depth_at(self._planned_step)
 
     def advance(self, perform: Perform) -> int | None:
-        """Runs actions until the next batch is through; its number, or None at the end of the data."""
+        """Runs actions until the next batch is through; its number, or None at the end of the data.
+
+        Raises:
+            ValueError: `depth` asks for fewer batches in flight than the schedule's rows need.
+        """
         self._plan(self.batch + self._window)
         if not self._work.run(self.batch, perform):
             self._work.close()
@@ -176,8 +189,12 @@ class Progress:
         self._work.settle()
 
     def stop_loading(self) -> None:
-        """No further LOAD is begun: what is in flight is all there is (a drain)."""
-        self._work.stop_loading()
+        """No further LOAD is planned: what is planned is carried out and is all there is (a drain).
+
+        Where the drain comes does not depend on how far a lane has come: on every rank it is after the same batch.
+        """
+        loads = [batch for (stage, _), batch in self._planned.items() if stage is Stage.LOAD]
+        self._work.cut(max(loads, default=self.batch))
 
     def close(self) -> None:
         """Nothing runs any more when this returns, and nothing is begun again."""
@@ -185,5 +202,30 @@ class Progress:
 
     def _plan(self, steps: int) -> None:
         while self._planned_step < steps:
-            self._work.add(self._schedule.step(self._planned_step, self._ledger.first_batch))
+            self._work.add(list(self._actions(self._planned_step)))
             self._planned_step += 1
+
+    def _actions(self, step: int) -> Iterator[Action]:
+        """The step's, in list order."""
+        depth = self._depth_at(step)
+        for each in range(min(self._last_depth, depth), depth + 1):
+            for entry in self._at(each).entries:
+                begin = self._planned[entry.stage, entry.part]
+                end = max(begin, step + entry.ahead + 1)
+                self._planned[entry.stage, entry.part] = end
+                yield from (entry.action(batch) for batch in range(begin, end) if entry.has(batch))
+        self._last_depth = depth
+
+    def _depth_at(self, step: int) -> int:
+        most = self._schedule.most_ahead + 1
+        if self._depth is None:
+            return most
+        depth = self._depth(max(step, self._ledger.first_batch))  # the pipeline is filled for its first step
+        if depth < self._least_depth:
+            raise ValueError(f"step {step}: depth {depth}, and the schedule needs at least {self._least_depth}")
+        return min(depth, most)
+
+    def _at(self, depth: int) -> Schedule:
+        if depth not in self._by_depth:
+            self._by_depth[depth] = at_depth(self._schedule, depth)
+        return self._by_depth[depth]

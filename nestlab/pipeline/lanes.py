@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from nestlab.pipeline.executors import Perform
 from nestlab.pipeline.ledger import EndOfData, Ledger
-from nestlab.pipeline.schedule import Action, Lane, Stage
+from nestlab.pipeline.schedule import Action, Lane
 
 PATIENCE_S = 2.0  # for an action that is under way when the process ends
 
@@ -95,11 +95,12 @@ class Crew:
             while self._threads and not self._is_idle() and self._error is None:
                 self._main.wait()
 
-    def stop_loading(self) -> None:
+    def cut(self, end: int) -> None:
+        """As `Work.cut`; what is under way of a later batch ends, and is dropped with it."""
         with self._lock:
-            running = (lane.running for lane in self._lanes.values())
-            begun = [a.key.batch + 1 for a in running if a is not None and a.key.stage is Stage.LOAD]
-            self._cut(max([self._ledger.loaded(), *begun]))
+            self._ledger.cut(end)
+            for lane in self._lanes.values():
+                lane.queue = deque(filter(self._ledger.keeps, lane.queue))
 
     def forget(self, batch: int) -> None:
         with self._lock:
@@ -172,7 +173,7 @@ class Crew:
             if end is None:
                 self._ledger.done.add(lane.running.key)
             else:
-                self._cut(end)
+                self.cut(end)
             lane.running = None
             if self._is_idle():
                 self._perform = None
@@ -186,11 +187,6 @@ class Crew:
             for other in self._lanes.values():
                 other.wake.notify()
             self._main.notify()
-
-    def _cut(self, end: int) -> None:
-        self._ledger.cut(end)
-        for lane in self._lanes.values():
-            lane.queue = deque(filter(self._ledger.keeps, lane.queue))
 
     def _wake(self, own: _Lane | None = None) -> None:
         """Wakes the lanes that can go on, and the main thread if what it waits for is there."""

@@ -6,7 +6,11 @@ from nestlab.pipeline.schedule import Action, Key, Schedule, Stage
 
 
 class EndOfData(Exception):
-    """Raised by LOAD when the loader has no batch `batch`."""
+    """There is no batch `batch`, and none after it.
+
+    Raised by LOAD when the loader has none. Between ranks by ROUTE, of the same batch on each, when no rank has one:
+    later batches may have been loaded by then, empty, and are dropped.
+    """
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -34,7 +38,9 @@ class Ledger:
         self.end: int | None = None
 
     def is_ready(self, key: Key) -> bool:
-        return all(source in self.done for source in self._schedule.predecessors(key, self.first_batch))
+        """A later batch that will never be, once that is known, asks for nothing (staleness)."""
+        sources = self._schedule.predecessors(key, self.first_batch)
+        return all(source in self.done or not self.holds(source.batch) for source in sources)
 
     def is_updated(self, batch: int) -> bool:
         """Its update has ended: there is an output."""
@@ -49,10 +55,6 @@ class Ledger:
     def cut(self, end: int) -> None:
         """There is no batch `end` and none after it."""
         self.end = end if self.end is None else min(end, self.end)
-
-    def loaded(self) -> int:
-        """The number after the last batch whose LOAD has ended."""
-        return max((key.batch for key in self.done if key.stage is Stage.LOAD), default=self.first_batch - 1) + 1
 
     def forget(self, oldest: int) -> None:
         """Drops what no edge into batch `oldest` or a later one can ask for: a run of any length stays small."""

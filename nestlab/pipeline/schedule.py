@@ -102,6 +102,9 @@ class Entry:
     def has(self, batch: int) -> bool:
         return (batch + 1) % self.every == 0
 
+    def action(self, batch: int) -> Action:
+        return Action(Key(self.stage, batch, self.part), self.lane)
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -176,7 +179,7 @@ class Schedule:
         for entry in self.entries:
             batch = number + entry.ahead
             if batch >= first_batch and entry.has(batch):
-                yield Action(Key(entry.stage, batch, entry.part), entry.lane)
+                yield entry.action(batch)
 
     def predecessors(self, key: Key, first_batch: int = 0) -> list[Key]:
         """What must have ended before `key` begins; batches before the first are over."""

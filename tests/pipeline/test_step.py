@@ -13,9 +13,9 @@ from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
 from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport
 from nestlab.models import DLRM, DenseOutput, RecModel
-from nestlab.pipeline import Inline, InvalidSchedule, Pipeline, Shuffled, Stage, build, builders
+from nestlab.pipeline import Inline, InvalidSchedule, Pipeline, Shape, Shuffled, Stage, build, builders
 from nestlab.pipeline.accesses import direct_accesses
-from nestlab.pipeline.edges import derive
+from nestlab.pipeline.derivation import required_edges
 from nestlab.pipeline.validator import validate
 from nestlab.techniques import Techniques
 
@@ -186,7 +186,7 @@ def test_a_schedule_that_looks_ahead_equals_plain():
     plain = build(Techniques())
     ahead = {Stage.LOAD: 2, Stage.H2D: 1}
     entries = tuple(replace(entry, ahead=ahead.get(entry.stage, 0)) for entry in plain.entries)
-    schedule = replace(plain, name="ahead", entries=entries, edges=derive(entries, direct_accesses))
+    schedule = replace(plain, name="ahead", entries=entries, edges=required_edges(entries, Shape()))
     validate(schedule, direct_accesses)
     for executor in (Inline(), Shuffled(3)):
         expected, model = make_model(), make_model()
