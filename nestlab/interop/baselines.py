@@ -103,9 +103,13 @@ class Baseline:
         """The next batch: this rank's loss (0-d), predictions [B] and labels [B].
 
         Raises:
-            StopIteration: the iterator is at its end, and everything is trained.
+            StopIteration: the iterator is at its end, and everything is trained. Another iterator may follow.
         """
-        return self._pipeline.progress(iterator)
+        try:
+            return self._pipeline.progress(iterator)
+        except StopIteration:
+            self._pipeline.reset()  # torchrec's base pipeline would stay at its end
+            raise
 
     def local_weights(self) -> dict[str, tuple[int, Tensor]]:
         """By table the first row and the weights [n, dim] that lie on this rank; no copies."""
