@@ -5,26 +5,35 @@ from __future__ import annotations
 import argparse
 
 _NOT_OPTIONS = ("main", "command")
+_DESCRIPTION = """One training run. On many ranks: start one process a rank, by torchrun or with RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT set (and GLOO_SOCKET_IFNAME, where a host has several networks). Rank 0 writes."""
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser("train", help="one training run")
+    parser = subparsers.add_parser("train", help="one training run", description=_DESCRIPTION)
     add = parser.add_argument
     add("--dataset", metavar="NAME", help="default: criteo, the real data where there is some, else its synthetic twin")
     add("--data-root", metavar="DIR", default="datasets", help="where the data lies; default: datasets")
     add("--rows", metavar="N", type=int, help="use the first N rows only")
-    add("--batch-size", metavar="N", type=int)
+    add("--batch-size", metavar="N", type=int, help="samples a step, over all ranks")
     add("--steps", metavar="N", type=int, dest="max_steps", help="stop after N batches")
     add("--epochs", metavar="N", type=int)
     add("--lr", metavar="RATE", type=float, help="of the tables")
     add("--dense-lr", metavar="RATE", type=float, help="of the dense part")
+    add("--clip-norm", metavar="NORM", type=float, help="scale gradients down to this norm; default: never")
     add("--optimizer", metavar="NAME", help="of the tables: sgd, adagrad, rowwise_adagrad or lazy_adam")
     add("--dim", metavar="N", type=int, help="width of the embedding vectors")
     add("--seed", metavar="N", type=int, default=0)
     add("--techniques", metavar="NAME=VALUE,…", default="", help="ablation flags; nestlab techniques lists them")
     add("--executor", choices=("auto", "inline", "lanes", "shuffled"), default="auto", help="default: auto")
     add("--link", metavar="LATENCY,RATE", default="", help="emulate a link between host and device, as 10us,100gbit")
+    add("--network", metavar="LATENCY,RATE", default="", help="emulate a link between ranks, as 100us,1gbit")
+    add("--timeout", metavar="SECONDS", type=float, help="how long a rank waits for another; default: 60")
     add("--device", metavar="NAME", default="auto")
+    add("--checkpoint", metavar="DIR", help="save tables, weights and place there; a folder that all ranks see")
+    add("--checkpoint-every", metavar="N", type=int, help="steps from one save to the next; default: 100")
+    add("--checkpoint-full-every", metavar="N", type=int, help="saves from one of all rows to the next; default: 10")
+    add("--restart", action="store_true", help="go on from the checkpoint in DIR if there is one")
     add("--export", metavar="DIR", help="write the final tables and dense weights there, in canonical order")
     add("--results", metavar="DIR", help="default: results, here or in the project's folder")
     parser.set_defaults(main=main)

@@ -25,6 +25,10 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
     run.table("steps", history.steps_frame())
     run.table("evaluations", history.evaluations_frame())
     run.table("metrics", metrics)
+    if history.saves:
+        run.table("checkpoints", history.saves_frame())
+        seconds = sum(save["seconds"] for save in history.saves)
+        run.summary(checkpoint_ms_per_step=1000 * seconds / history.own_steps)
     write_chrome_trace(trace, run.path / "trace.json.gz")
     memory = recipe.memory(trace)
     run.table("memory", memory)
@@ -56,7 +60,7 @@ def _line(done: dict[str, int], rates: dict[str, float]) -> str:
 
 def _metrics(recipe: Recipe, history: History) -> pd.DataFrame:
     metrics = history.metrics_frame()
-    interval = auc_interval(*recipe.pipeline.evaluate(recipe.heldout), seed=recipe.options.seed)
+    interval = auc_interval(*history.last_look, seed=recipe.options.seed)
     # Of the final model alone: the best look's model is gone.
     metrics[["auc_low", "auc_high"]] = float("nan")
     metrics.loc[0, ["auc_low", "auc_high"]] = interval
@@ -67,4 +71,5 @@ def _key_figures(history: History, trace: Trace) -> dict[str, float]:
     final = history.evaluations[-1]
     figures = {name: final[name] for name in ("auc", "log_loss", "ne")}
     rate = history.samples / history.train_seconds
-    return {**figures, "samples_per_s": rate, "step_ms": summary(trace)["step_ms_median"]}
+    timed = {"step_ms": summary(trace)["step_ms_median"]} if trace.events else {}  # nothing was left to train
+    return {**figures, "samples_per_s": rate, **timed}

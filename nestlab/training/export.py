@@ -18,7 +18,11 @@ import torch
 from safetensors.torch import save_file
 
 from nestlab.errors import UserError
+from nestlab.exchange import LocalTransport, Transport
 from nestlab.models import RecModel
+from nestlab.training.gathering import to_first_shard
+
+Tensors = dict[str, torch.Tensor]
 
 FILES = ("tables.safetensors", "dense.safetensors", "model.json")
 
@@ -43,27 +47,40 @@ def check_target(folder: str | Path) -> Path:
     return target
 
 
-def export_model(model: RecModel, folder: str | Path, description: dict[str, Any] | None = None) -> Path:
+def export_model(
+    model: RecModel,
+    folder: str | Path,
+    description: dict[str, Any] | None = None,
+    transport: Transport | None = None,
+) -> Path | None:
     """Writes the files into `folder`; an earlier export there is replaced as a whole, never half new and half old.
+
+    With several ranks every rank calls it, with nothing in flight: rank 0 gathers the shards, table by table, and
+    writes what one rank with the same tables would write. The others write nothing and return None. Of replica groups
+    the first one's tables are written.
 
     Args:
         description: anything JSON can hold that a reader should know; times and paths would break byte equality.
 
     Raises:
         UserError: see `check_target`.
+        RankFailed: another rank failed.
     """
+    transport = transport or LocalTransport()
+    tables = _tables(model, transport)
+    if transport.mesh.rank != 0:
+        return None
     folder = check_target(folder)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _write(model, scratch, description or {})
+        _write(model, tables, scratch, description or {})
         _replace(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 
-def _write(model: RecModel, scratch: Path, description: dict[str, Any]) -> None:
-    tables = _tables(model)
+def _write(model: RecModel, tables: Tensors, scratch: Path, description: dict[str, Any]) -> None:
     save_file(tables, scratch / "tables.safetensors")
     dense = {name: tensor.detach().cpu().contiguous() for name, tensor in model.dense.state_dict().items()}
     save_file(dense, scratch / "dense.safetensors")
@@ -72,12 +89,17 @@ def _write(model: RecModel, scratch: Path, description: dict[str, Any]) -> None:
     (scratch / "model.json").write_text(text + "\n")
 
 
-def _tables(model: RecModel) -> dict[str, torch.Tensor]:
+def _tables(model: RecModel, transport: Transport) -> Tensors:
+    """All tables on rank 0, ids ascending; nothing on the other ranks."""
     tensors = {}
     for group in model.embedding.groups:
         for table in group.tables:
-            for name, values in model.embedding.export(table.name).items():
-                tensors[f"{table.name}.{name}"] = torch.as_tensor(values).contiguous()
+            own = model.embedding.export(table.name)
+            found = {name: to_first_shard(transport, values) for name, values in own.items()}
+            if found["ids"] is None:
+                continue
+            order = torch.argsort(found["ids"])  # each shard's ids are ascending, and none is in two of them
+            tensors |= {f"{table.name}.{name}": values[order].contiguous() for name, values in found.items()}
     return tensors
 
 

@@ -1,21 +1,26 @@
-"""The loop around the pipeline: train, evaluate now and then, keep the curve."""
+"""The loop around the pipeline: train, evaluate and save now and then, keep the curve."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
 import numpy as np
-import pandas as pd
 
+from nestlab import data
 from nestlab.batch import Batch
+from nestlab.data import Position
 from nestlab.errors import UserError
 from nestlab.pipeline import Pipeline, StepOutput
+from nestlab.training.checkpoint import Checkpoints, State
+from nestlab.training.history import History
 from nestlab.training.metrics import binary_metrics
+
+__all__ = ["FitConfig", "History", "Loader", "Report", "Saving", "fit"]
 
 
 class Loader(Protocol):
@@ -53,30 +58,12 @@ class FitConfig:
         return sorted({math.ceil(total * (i + 1) / self.evaluations) for i in range(self.evaluations)})
 
 
-@dataclass
-class History:
-    """What happened: a row a step and a row an evaluation."""
+@dataclass(frozen=True)
+class Saving:
+    """Where a training is saved, and where it goes on from; None: nowhere, and from the start."""
 
-    losses: list[tuple[int, float, int]] = field(default_factory=list)  # step (from 1), loss, samples
-    evaluations: list[dict[str, float]] = field(default_factory=list)
-    train_seconds: float = 0.0
-    samples: int = 0
-
-    def steps_frame(self) -> pd.DataFrame:
-        """step, train_loss (weighted mean of the batch, nats), samples."""
-        return pd.DataFrame(self.losses, columns=["step", "train_loss", "samples"])
-
-    def evaluations_frame(self) -> pd.DataFrame:
-        """step and the held-out metrics, in the order they were taken."""
-        return pd.DataFrame(self.evaluations)
-
-    def metrics_frame(self) -> pd.DataFrame:
-        """Final and best held-out metrics side by side: the best of many looks is not the result."""
-        frame = self.evaluations_frame()
-        best = frame["auc"].idxmax() if frame["auc"].notna().any() else len(frame) - 1
-        rows = frame.loc[[frame.index[-1], best]].reset_index(drop=True)
-        rows.insert(0, "which", ["final", "best AUC"])
-        return rows
+    checkpoints: Checkpoints | None = None
+    begin: State | None = None
 
 
 Report = Callable[[str], None]
@@ -88,59 +75,129 @@ def fit(
     heldout: Loader,
     config: FitConfig | None = None,
     report: Report = lambda line: None,
+    saving: Saving | None = None,
 ) -> History:
     """Trains and evaluates; evaluation drains the pipeline and changes nothing that training sees.
 
-    Time spent in evaluation does not count in `train_seconds`.
+    With several ranks every rank calls it, each with its own slices; the curve is the same on all. Time spent in
+    evaluations and saves does not count in `train_seconds`.
+
+    Args:
+        saving: steps count from the start of the training, whatever process made them: a training that is continued
+            does what is left of `config`.
 
     Raises:
-        UserError: there is nothing to train on, or the loss is no finite number.
+        UserError: there is nothing to train on, the loss is no finite number, or a save fails.
     """
-    config = config or FitConfig()
+    config, saving = config or FitConfig(), saving or Saving()
     if len(train) == 0:
         raise UserError("fit: the training split has no batch; use more rows or a smaller batch_size")
-    total = config.steps(len(train))
-    loop = _Loop(pipeline, heldout, config.looks(len(train)), report)
-    started = time.perf_counter()
-    for _ in range(math.ceil(total / len(train))):
-        loop.epoch(islice(iter(train), total - loop.step))
-    loop.history.train_seconds = time.perf_counter() - started - loop.evaluation_seconds
-    return loop.history
+    loop = _Loop(pipeline, train, heldout, config, report, saving)
+    while loop.step < loop.total:
+        loop.epoch(islice(iter(train), loop.total - loop.step))
+    return loop.end()
 
 
 class _Loop:
     """One fit: where it is, and what it has seen."""
 
-    def __init__(self, pipeline: Pipeline, heldout: Loader, looks: list[int], report: Report) -> None:
-        self.pipeline, self.heldout, self.looks, self.report = pipeline, heldout, looks, report
-        self.history = History()
-        self.evaluation_seconds = 0.0
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        train: Loader,
+        heldout: Loader,
+        config: FitConfig,
+        report: Report,
+        saving: Saving,
+    ) -> None:
+        self.pipeline, self.train, self.heldout, self.report = pipeline, train, heldout, report
+        self.checkpoints = saving.checkpoints
+        self.history = saving.begin.history if saving.begin else History()
+        self.total = config.steps(len(train))
+        if self.step > self.total:
+            raise UserError(f"fit: {self.step} steps are trained already, and {self.total} asked for; give more")
+        self.looks = [look for look in config.looks(len(train)) if look > self.step]
+        self.position = self._begin(saving.begin)
+        self._saved_at = self.step
+        self._before = self.history.train_seconds
+        self._started, self._elsewhere = time.perf_counter(), 0.0
 
     @property
     def step(self) -> int:
-        return len(self.history.losses)
+        return self.history.step
 
     def epoch(self, batches: Iterable[Batch]) -> None:
+        before = self.step
         for output in self.pipeline.run(batches):
             self._add(output)
-            if self.looks and self.step >= self.looks[0]:
-                self._evaluate()
+            if self._look_is_due() or self._save_is_due():
+                self._pause()
+        if self.step == before:
+            raise UserError(f"fit: the training split says that it has {len(self.train)} batches, and gives none")
+
+    def end(self) -> History:
+        """Where nothing was left to train, what was trained is looked at all the same."""
+        self._count_seconds()
+        looks = self.history.evaluations
+        if not looks or looks[-1]["step"] < self.step:
+            self._evaluate()
+        elif self.history.last_look is None:
+            self.history.last_look = self.pipeline.evaluate(self.heldout)
+        return self.history
+
+    def _begin(self, begin: State | None) -> Position:
+        """Where the first batch is taken from."""
+        if isinstance(self.train, data.Loader):
+            if begin is not None:
+                self.train.begin_at(begin.position)
+            return self.train.start
+        if begin is not None or self.checkpoints is not None:
+            raise UserError("fit: checkpoints need a nestlab.data.Loader, which can begin anywhere; give one")
+        return Position()
 
     def _add(self, output: StepOutput) -> None:
-        samples, loss = output.labels.shape[0], float(output.loss)
+        loss = float(output.loss)
         if not math.isfinite(loss):
             raise UserError(f"fit: the loss of step {self.step + 1} is {loss}; use a smaller lr, or look at the labels")
-        self.history.losses.append((self.step + 1, loss, samples))
-        self.history.samples += samples
+        self.history.add(loss, self._samples(output))
+        self.position = self.position.after(1, len(self.train))
 
-    def _evaluate(self) -> None:
-        started = time.perf_counter()
+    def _samples(self, output: StepOutput) -> int:
+        """Of the global batch: a rank sees its own slice alone."""
+        if isinstance(self.train, data.Loader):
+            return self.train.samples_of(self.position.batch)
+        return output.labels.shape[0]
+
+    def _look_is_due(self) -> bool:
+        return bool(self.looks) and self.step >= self.looks[0]
+
+    def _save_is_due(self) -> bool:
+        if self.checkpoints is None or self.step == self._saved_at:
+            return False
+        every = self.checkpoints.every
+        return self.step // every > self._saved_at // every or self.step >= self.total
+
+    def _pause(self) -> None:
+        """Nothing is in flight then. What is trained on the way there may bring another look or save."""
         for output in self.pipeline.drain():
             self._add(output)
+        self._count_seconds()
+        started = time.perf_counter()
+        if self._look_is_due():
+            self._evaluate()
+        if self._save_is_due():
+            self.history.saves.append(self.checkpoints.save(State(self.position, self.history)))
+            self._saved_at = self.step
+        self._elsewhere += time.perf_counter() - started
+
+    def _count_seconds(self) -> None:
+        self.history.train_seconds = self._before + time.perf_counter() - self._started - self._elsewhere
+
+    def _evaluate(self) -> None:
         self.looks = [look for look in self.looks if look > self.step]
-        metrics = binary_metrics(*self.pipeline.evaluate(self.heldout))
+        self.history.last_look = self.pipeline.evaluate(self.heldout)
+        metrics = binary_metrics(*self.history.last_look)
         self.history.evaluations.append({"step": self.step, **metrics})
-        self.evaluation_seconds += time.perf_counter() - started
         recent = np.mean([loss for _, loss, _ in self.history.losses[-20:]])
         shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in ("auc", "log_loss", "ne"))
         self.report(f"step {self.step}: train loss {recent:.4f}; held out: {shown}")

@@ -1,10 +1,10 @@
-"""From options to something that trains: data, model, optimizers and pipeline, all from one seed."""
+"""From options to something that trains: data, model, optimizers, pipeline and ranks, all from one seed."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -12,13 +12,17 @@ import torch
 from nestlab import data, device
 from nestlab.data import Dataset, Loader
 from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
-from nestlab.errors import NotAvailableYet, UserError
-from nestlab.exchange import Link, LinkModel
+from nestlab.errors import UserError
+from nestlab.exchange import Link, LinkModel, LocalTransport, Transport
+from nestlab.launch import environment
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Inline, Lanes, Pipeline, Shuffled
+from nestlab.pipeline.dense import Clipped
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
-from nestlab.training.fit import FitConfig, History, Report, fit
+from nestlab.training.checkpoint import FULL_EVERY, Checkpoints, Facts, Trained, restore, step_of
+from nestlab.training.fit import FitConfig, Report, Saving, fit
+from nestlab.training.history import History
 
 EXECUTORS = ("auto", "inline", "lanes", "shuffled")
 
@@ -27,19 +31,25 @@ EXECUTORS = ("auto", "inline", "lanes", "shuffled")
 class TrainOptions:
     """One training run, fully resolved: everything that decides its result.
 
+    How many ranks there are is no option: the environment says it (see `nestlab.launch.environment`), and the batches
+    do not depend on it.
+
     Args:
         dataset, data_root, rows: what is trained on (see `nestlab.data.open_dataset`).
-        batch_size: samples a step.
+        batch_size: samples a step, over all ranks.
         epochs, max_steps, evaluations: see `FitConfig`.
         optimizer, lr: row optimizer of the tables (sgd, adagrad, rowwise_adagrad, lazy_adam) and its learning rate.
         dense_lr: learning rate of Adam on the dense part.
+        clip_norm: all gradients of a batch are scaled down to this norm where theirs is above it; 0: never.
         dim: width of the embedding vectors.
         seed: of initial values and of the order of samples.
         data_seed: of a synthetic twin. Apart from `seed`, so that runs of several seeds see the same rows.
         techniques: the flags, as `name=value,…`.
         executor: `inline`, `lanes` (a thread a lane), `shuffled` (a random order that the schedule allows); `auto` is
-            lanes where more than one batch is in flight.
+            lanes where more than one batch or micro-batch is in flight.
         link: an emulated link between host and device, as `latency,bandwidth` (`10us,100gbit`); empty: none.
+        network: the same between ranks.
+        timeout: seconds after which a rank that waits for another gives up.
         trace_batches: how many batches, from the fifth on, leave events.
     """
 
@@ -53,6 +63,7 @@ class TrainOptions:
     optimizer: str = "adagrad"
     lr: float = 0.02
     dense_lr: float = 0.001
+    clip_norm: float = 0.0
     dim: int = 16
     seed: int = 0
     data_seed: int = 0
@@ -60,6 +71,8 @@ class TrainOptions:
     techniques: str = ""
     executor: Literal["auto", "inline", "lanes", "shuffled"] = "auto"
     link: str = ""
+    network: str = ""
+    timeout: float = 60.0
     trace_batches: int = 32
 
     def __post_init__(self) -> None:
@@ -68,15 +81,43 @@ class TrainOptions:
                 raise UserError(f"train: {name}={getattr(self, name)}: it must be at least 1")
         if self.executor not in EXECUTORS:
             raise UserError(f"train: executor={self.executor}: it must be one of {', '.join(EXECUTORS)}")
+        if not 0 <= self.clip_norm < float("inf"):
+            raise UserError(f"train: clip_norm={self.clip_norm}: give a norm above 0, or 0 for no clipping")
+        if not 0 < self.timeout < float("inf"):
+            raise UserError(f"train: timeout={self.timeout}: give seconds above 0")
         Tiers.of(Techniques.parse(self.techniques))  # an error is the user's to see before anything is opened
-        if self.link:
-            LinkModel.parse(self.link)
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise NotAvailableYet("train: more than one rank is not available yet; run without torchrun")
+        for link in filter(None, (self.link, self.network)):
+            LinkModel.parse(link)
 
     @property
     def fit(self) -> FitConfig:
         return FitConfig(self.epochs, self.max_steps, self.evaluations)
+
+    @property
+    def how(self) -> str:
+        """How figures of such a run are obtained, in the words of the run store."""
+        return "emulated link" if self.link or self.network else "measured"
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """Where a training is saved, and whether it goes on from there. None of it decides a result.
+
+    Args:
+        folder: one that all ranks see.
+        every, full_every: see `Checkpoints`.
+        restart: go on from the checkpoint in `folder` if there is one.
+    """
+
+    folder: Path
+    every: int = 100
+    full_every: int = FULL_EVERY
+    restart: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("every", "full_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"train: checkpoint_{name}={getattr(self, name)}: it must be at least 1")
 
 
 # The first batches compile kernels and fill allocators; what a step costs shows after them.
@@ -85,7 +126,7 @@ WARM_UP_BATCHES = 4
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `assemble` made of the options."""
+    """What `assemble` made of the options. `close` frees the connection to other ranks; `with` does so at its end."""
 
     options: TrainOptions
     dataset: Dataset
@@ -93,9 +134,11 @@ class Recipe:
     heldout: Loader
     model: RecModel
     pipeline: Pipeline
+    transport: Transport = field(default_factory=LocalTransport)
+    saving: Saving = field(default_factory=Saving)
 
     def fit(self, report: Report = lambda line: None) -> History:
-        return fit(self.pipeline, self.train, self.heldout, self.options.fit, report)
+        return fit(self.pipeline, self.train, self.heldout, self.options.fit, report, self.saving)
 
     def trace(self) -> Trace:
         return self.pipeline.trace({"dataset": self.dataset.info.title})
@@ -104,32 +147,116 @@ class Recipe:
         """Peak bytes by kind: columns kind, peak_bytes, how_obtained; `trace` is this recipe's."""
         return self.pipeline.memory(trace)
 
+    def close(self) -> None:
+        self.transport.close()
 
-def assemble(options: TrainOptions) -> Recipe:
-    """Opens the data and builds model and pipeline."""
-    techniques = Techniques.parse(options.techniques)
+    def __enter__(self) -> Recipe:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def connect(options: TrainOptions) -> Transport:
+    """Joins the ranks that the environment names; a process on its own is a world of one.
+
+    Raises:
+        UserError: the environment is incomplete, or the replica groups do not divide the ranks.
+        RankFailed: a rank did not come in time.
+    """
+    place, replicas = environment(), Techniques.parse(options.techniques).replica_groups
+    world_size = 1 if place is None else place.world_size
+    if world_size % replicas:
+        raise UserError(
+            f"train: replica_groups={replicas} do not divide {world_size} rank(s); start more, or fewer groups"
+        )
+    if world_size == 1:
+        return LocalTransport()
+    from nestlab.exchange.collective import CollectiveTransport
+
+    where = device.resolve(options.device)
+    transport: Transport = CollectiveTransport.connect(replicas, where, options.timeout)
+    if options.network:
+        from nestlab.exchange.linked import Linked
+
+        transport = Linked(transport, Link(LinkModel.parse(options.network)))
+    return transport
+
+
+def assemble(
+    options: TrainOptions, transport: Transport | None = None, saves: SaveOptions | None = None, report: Report = print
+) -> Recipe:
+    """Opens the data and builds model and pipeline; every rank calls it.
+
+    Args:
+        transport: as `connect` made it, the caller's to close; None: made here, the recipe's to close.
+        saves: where to save, and to go on from.
+        report: is told whether the training goes on or starts.
+    """
+    if transport is not None:
+        return _assemble(options, transport, saves, report)
+    made = connect(options)
+    try:
+        return _assemble(options, made, saves, report)
+    except BaseException as error:
+        made.fail("start", error)
+        made.close()
+        raise
+
+
+def _assemble(options: TrainOptions, transport: Transport, saves: SaveOptions | None, report: Report) -> Recipe:
+    techniques, mesh = Techniques.parse(options.techniques), transport.mesh
     dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.data_seed)
     train = dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
     heldout = dataset.batches("heldout", max(options.batch_size, 2048))
     where = device.resolve(options.device)
     link = Link(LinkModel.parse(options.link)) if options.link else None
     model = build_dlrm(dataset, options, Tiers.of(techniques, where, link))
-    steps = options.fit.steps(len(train))
+    model.dense.to(where)  # before its optimizer, whose state may come from a checkpoint, looks where it lies
+    adam = torch.optim.Adam(model.dense.parameters(), lr=options.dense_lr)
+    saving = _saving(saves, Trained(model, adam, transport, where), _facts(options, dataset), report)
+    steps = options.fit.steps(len(train)) - (saving.begin.history.step if saving.begin else 0)
     pipeline = Pipeline(
         model,
-        torch.optim.Adam(model.dense.parameters(), lr=options.dense_lr),
+        Clipped(adam, options.clip_norm) if options.clip_norm else adam,
         techniques,
         executor=_executor(options, techniques),
         device=where,
         recorder=Recorder(first_batch=min(WARM_UP_BATCHES, steps // 2), batches=options.trace_batches),
+        transport=transport,
     )
-    return Recipe(options, dataset, train, heldout, model, pipeline)
+    slices = [loader.slice(mesh.rank, mesh.world_size) for loader in (train, heldout)]
+    return Recipe(options, dataset, *slices, model, pipeline, transport, saving)
+
+
+def _facts(options: TrainOptions, dataset: Dataset) -> Facts:
+    """What a continued training must have in common with the one before. Executor, ranks, tiers and depth are none."""
+    names = ("batch_size", "optimizer", "lr", "dense_lr", "clip_norm", "dim", "seed")
+    data_of_it = {"dataset": dataset.info.id, "rows": dataset.info.rows, "data_fingerprint": dataset.info.fingerprint}
+    return data_of_it | {name: getattr(options, name) for name in names}
+
+
+def _saving(saves: SaveOptions | None, trained: Trained, facts: Facts, report: Report) -> Saving:
+    if saves is None:
+        return Saving()
+    checkpoints = Checkpoints(saves.folder, trained, saves.every, saves.full_every, facts)
+    step = step_of(saves.folder, trained.transport)
+    if step is None:
+        report(f"checkpoint: none in '{saves.folder}' yet; training starts")
+        return Saving(checkpoints)
+    if not saves.restart:
+        raise UserError(
+            f"checkpoint: '{saves.folder}' holds a training of {step} steps; add --restart to go on from it, or name "
+            "another folder"
+        )
+    report(f"checkpoint: training goes on after step {step} of '{saves.folder}'")
+    return Saving(checkpoints, restore(saves.folder, trained, facts))
 
 
 def _executor(options: TrainOptions, techniques: Techniques) -> Inline | Lanes | Shuffled:
     wanted = options.executor
     if wanted == "auto":
-        wanted = "lanes" if techniques.pipeline_depth > 1 else "inline"
+        wanted = "lanes" if techniques.pipeline_depth > 1 or techniques.micro_batches > 1 else "inline"
     return {"inline": Inline, "lanes": Lanes, "shuffled": lambda: Shuffled(options.seed)}[wanted]()
 
 

@@ -178,7 +178,10 @@ def test_train_options_reach_training_under_its_own_names(monkeypatch):
     assert cli.main(["train", *options]) == 0
     assert (given["max_steps"], given["lr"], given["techniques"]) == (5, 1e-3, "pipeline_depth=1")
     known = {field.name for field in dataclasses.fields(TrainOptions)}
-    assert set(given) - {"export", "results"} <= known
+    assert (
+        set(given) - {"export", "results", "checkpoint", "checkpoint_every", "checkpoint_full_every", "restart"}
+        <= known
+    )
 
 
 def test_columns_are_aligned():

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from nestlab import data
 from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
-from nestlab.errors import NotAvailableYet, UserError
+from nestlab.errors import UserError
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Pipeline
 from nestlab.tracing import summary
@@ -180,17 +180,15 @@ def test_metrics_without_a_value():
 
 
 @pytest.mark.parametrize(
-    "options", [{"batch_size": 0}, {"epochs": 0}, {"dim": -1}, {"executor": "streams"}, {"evaluations": 0}]
+    ("name", "value"),
+    [
+        *(("batch_size", 0), ("epochs", 0), ("dim", -1), ("executor", "streams"), ("evaluations", 0)),
+        *(("clip_norm", -1.0), ("timeout", 0.0)),
+    ],
 )
-def test_options_out_of_range_are_refused(options):
-    with pytest.raises(UserError, match=next(iter(options))):
-        TrainOptions(**options)
-
-
-def test_more_than_one_rank_is_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(NotAvailableYet, match="more than one rank"):
-        TrainOptions()
+def test_options_out_of_range_are_refused(name, value):
+    with pytest.raises(UserError, match=name):
+        TrainOptions(**{name: value})
 
 
 def test_too_few_rows_to_train_on(prepared):
