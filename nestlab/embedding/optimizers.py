@@ -103,16 +103,27 @@ class Adagrad(RowOptimizer):
 
 @dataclass(frozen=True)
 class RowWiseAdagrad(RowOptimizer):
-    """fbgemm's exact row-wise Adagrad: one sum of mean squares a row."""
+    """fbgemm's exact row-wise Adagrad: one sum of mean squares a row.
+
+    Attributes:
+        state_scale: the sum counts 1/state_scale in the step, w −= lr·g/(√(s/c) + ε): the momentum-scaled form of 2D
+            sparse parallelism (arXiv 2508.03854), whose states are averaged over c groups of ranks.
+    """
 
     eps: float = 1e-8
+    state_scale: float = 1.0
     name: ClassVar[str] = "rowwise_adagrad"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.state_scale <= 0:
+            raise UserError(f"optimizer {self.name}: state_scale is {self.state_scale}; give a number above 0")
 
     def state_width(self, dim: int) -> int:
         return 1
 
     def _update(self, records, rows, grads, lr, number) -> None:
-        record_kernels.rowwise_adagrad(records, rows, grads, float(lr), float(self.eps))
+        record_kernels.rowwise_adagrad(records, rows, grads, float(lr), float(self.eps), float(self.state_scale))
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def _rowwise_adagrad(optimizer: RowWiseAdagrad, touched: Tensor, grads: Tensor, 
     wide = grads.double()
     state += (wide * wide).mean(dim=1, keepdim=True).to(state.dtype)
     rate = torch.tensor(lr, dtype=state.dtype)
-    weight -= rate / (state.sqrt() + optimizer.eps) * grads
+    weight -= rate / ((state / optimizer.state_scale).sqrt() + optimizer.eps) * grads
 
 
 def _lazy_adam(optimizer: LazyAdam, touched: Tensor, grads: Tensor, lr: float, number: int) -> None:

@@ -89,12 +89,12 @@ def adagrad(records, rows, grads, lr, eps):
 
 
 @jit
-def rowwise_adagrad(records, rows, grads, lr, eps):
-    """s += mean(g²); w −= lr/(√s + ε)·g (fbgemm's exact row-wise Adagrad). records [N, dim + 1].
+def rowwise_adagrad(records, rows, grads, lr, eps, scale):
+    """s += mean(g²); w −= lr/(√(s/c) + ε)·g (fbgemm's exact row-wise Adagrad at c = scale = 1). records [N, dim + 1].
 
     The mean is summed in float64, in four strands so that it vectorises and is the same on every machine.
     """
-    rate, epsilon = records.dtype.type(lr), records.dtype.type(eps)
+    rate, epsilon, divisor = records.dtype.type(lr), records.dtype.type(eps), records.dtype.type(scale)
     dim = grads.shape[1]
     whole = dim - dim % 4
     flat, width, line = records.reshape(-1), records.shape[1], _LINE // records.itemsize
@@ -110,7 +110,7 @@ def rowwise_adagrad(records, rows, grads, lr, eps):
         for k in range(whole, dim):
             a += np.float64(grad[k]) * np.float64(grad[k])
         record[dim] += records.dtype.type(((a + b) + (c + d)) / dim)
-        step = rate / (np.sqrt(record[dim]) + epsilon)
+        step = rate / (np.sqrt(record[dim] / divisor) + epsilon)
         for k in range(dim):
             record[k] -= step * grad[k]
 

@@ -53,7 +53,7 @@ def _warm_records(dtype: type) -> None:
     record_kernels.initialise(records, row, ids, row.copy(), salts, bounds, 1, 0.0)
     record_kernels.sgd(records, row, grads, 0.1)
     record_kernels.adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-10)
-    record_kernels.rowwise_adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-8)
+    record_kernels.rowwise_adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-8, 1.0)
     gather_kernels.gather(records.reshape(-1), 3, row, row.copy(), np.zeros(1, dtype), 1)
     record_kernels.lazy_adam(records, row, grads, 0.1, 0.9, 0.999, 1e-8)
 

@@ -37,8 +37,8 @@ SETS = st.lists(st.lists(st.integers(0, 12), max_size=4), max_size=30)
 @settings(max_examples=150, deadline=None)
 @given(SETS, st.integers(1, 9))
 def test_an_order_is_a_permutation_that_costs_no_more_than_time_order(sets, parts):
-    """Seen to fail: with time order left out of the candidates of either rule; with one sample written twice by exchange;
-    with the kernel's cost not starting anew in each part."""
+    """Seen to fail: with time order left out of the candidates of either rule, with one sample written twice by an
+    exchange, with the kernel's cost not starting anew in each part."""
     samples, identity = made(sets), list(range(len(sets)))
     for name, chosen in ALL.items():
         order = chosen.order(samples, parts)
