@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nestlab.tracing.exposed import Stretch, exposed_stretches
 from nestlab.tracing.peers import waiting_ns
 from nestlab.tracing.stages import COMMUNICATION, GROUPS, KEYS, group_of
-from nestlab.tracing.summary import Interval, length, union
+from nestlab.tracing.summary import Interval, length, overlap, union
 from nestlab.tracing.trace import COMPUTE, NS_PER_MS, Key, Step, Trace
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ class Breakdown:
         span: their time, end to end.
         compute: time in which the compute lane was at work.
         exposed: stage → idle time of the compute lane charged to it; with `compute` they sum to `span`.
+        exposed_comm: group → the exposed communication, by what was under way: "rows" while a row exchange was, then
+            "dense" while a dense reduce was, then "replicas". They sum to what `exposed` charges to these groups, but
+            where two run at once the rows come first, and the dense part has what it adds. Charged to the one that
+            ends last, as in `exposed`, a dense reduce that ends a moment after the last gradients, behind which it
+            stood on the same link, would take all of their time, and no law of row exchanges could be seen.
         busy: group of stages → time in which one of them was under way, on whichever lane. "comm" is all of the
             communication: where two of its lanes are at work at once, the time counts once.
         action_time: stage → the durations of its actions, summed.
@@ -44,6 +49,7 @@ class Breakdown:
     span: int
     compute: int
     exposed: Mapping[str, int]
+    exposed_comm: Mapping[str, int]
     busy: Mapping[str, int]
     action_time: Mapping[str, int]
     exposed_waiting: int
@@ -56,11 +62,14 @@ class Breakdown:
     def exposed_of(self, *groups: str) -> int:
         return sum(ns for stage, ns in self.exposed.items() if group_of(stage) in groups)
 
-    def exposed_ratio(self, *stages: str) -> float:
-        """Of these stages' time the share that was exposed, 0 where there is none. For a frozen window of N parts
-        the exposed share of the row exchanges, EMB_EXCHANGE and GRAD_EXCHANGE, is 1/N at best."""
-        total = sum(self.action_time.get(stage, 0) for stage in stages)
-        return sum(self.exposed.get(stage, 0) for stage in stages) / total if total else 0.0
+    @property
+    def exposed_of_exchange(self) -> float:
+        """Of the time of all row and gradient exchanges the share that was exposed, 0 where there is none.
+
+        With a frozen window of N parts it is 1/N, where each exchange is shorter than the computation beside it.
+        """
+        total = sum(self.action_time.get(stage, 0) for stage in GROUPS["rows"])
+        return self.exposed_comm["rows"] / total if total else 0.0
 
 
 def breakdowns(trace: Trace, compute_lane: str = COMPUTE, batch: int | None = None) -> list[Breakdown]:
@@ -88,6 +97,7 @@ def _of_steps(one: Trace, steps: list[Step], lane: str, waited: Mapping[Key, int
         span=window[1] - window[0],
         compute=length(union(_inside(one, window, lane=lane))),
         exposed=dict(exposed),
+        exposed_comm=_exposed_comm(one, stretches),
         busy=_busy(one, window),
         action_time=_action_time(one, window),
         exposed_waiting=sum(_waiting_in(stretch, waited) for stretch in stretches),
@@ -114,6 +124,16 @@ def _busy(trace: Trace, window: Interval) -> dict[str, int]:
     groups["comm"] = tuple(stage for group in COMMUNICATION for stage in GROUPS[group])
     groups["keys"] = (KEYS,)
     return {group: length(union(_inside(trace, window, stages))) for group, stages in groups.items()}
+
+
+def _exposed_comm(trace: Trace, stretches: Iterable[Stretch]) -> dict[str, int]:
+    idle = [(s.start_ns, s.end_ns) for s in stretches if group_of(s.stage) in COMMUNICATION]
+    found, before, known = {}, 0, []
+    for group in COMMUNICATION:
+        known += [(event.start_ns, event.end_ns) for event in trace.events if group_of(event.stage) == group]
+        so_far = overlap(idle, union(known)) if idle else 0
+        found[group], before = so_far - before, so_far
+    return found
 
 
 def _action_time(trace: Trace, window: Interval) -> dict[str, int]:
@@ -144,7 +164,8 @@ def step_table(trace: Trace, compute_lane: str = COMPUTE) -> pd.DataFrame:
       routing of keys, all of PREPARE, COMMIT, EVICT, write-back and release. Communication: row and gradient
       exchange, dense reduce with clipping, averaging of replicas;
     * `exposed_lookup_ms`, `exposed_comm_ms`, their shares of the step `lookup_share` and `comm_share`; of these the
-      parts `exposed_keys_ms` (routing, in look-up), `exposed_rows_ms`, `exposed_dense_ms`, `exposed_replicas_ms`;
+      parts `exposed_keys_ms` (routing, in look-up), `exposed_rows_ms`, `exposed_dense_ms` (what the dense reduce adds
+      to the rows), `exposed_replicas_ms`;
     * `exposed_loader_ms`, `exposed_other_ms` (overhead and what stands nowhere); with look-up, communication and
       `compute_ms` they sum to the step;
     * `waiting_ms`: exposed time in which a collective waited for a peer, contained in the others;
@@ -185,7 +206,8 @@ def _row(part: Breakdown, slowest_ns: float) -> dict[str, float]:
         "exposed_lookup_ms": ms(lookup),
         "exposed_comm_ms": ms(comm),
         "exposed_keys_ms": ms(part.exposed.get(KEYS, 0)),
-        **{f"exposed_{group}_ms": ms(part.exposed_of(group)) for group in (*COMMUNICATION, "loader")},
+        **{f"exposed_{group}_ms": ms(ns) for group, ns in part.exposed_comm.items()},
+        "exposed_loader_ms": ms(part.exposed_of("loader")),
         "exposed_other_ms": ms(part.exposed_of("overhead", "other")),
         "waiting_ms": ms(part.exposed_waiting),
         "lookup_share": lookup / span,

@@ -3,7 +3,8 @@
 The rule. Whenever the compute lane is idle, the *waiting action* is the compute action that runs next. From it we walk
 back, each time along the predecessor that ends last among those unfinished at that instant, until we reach an action
 that is running: its stage is charged with the instant. If the walk ends before it meets a running action (all
-predecessors have ended, yet the action has not begun), the instant is queueing or launch and is charged to
+predecessors have ended, yet the action has not begun), the instant goes to a predecessor of the waiting action itself
+that is still running, by the tie rule below; if there is none, it is queueing or launch and is charged to
 `overhead`. After the last compute action, the instant goes to the running action that ends last, or to `overhead`.
 Every idle instant is thus charged once, and the parts sum to the idle time, in integer nanoseconds.
 
@@ -12,9 +13,9 @@ an exchange that is stuck behind another exchange waits for that one, and not fo
 
 *Two predecessors run at once* (DENSE_REDUCE on a lane of its own beside the last GRAD_EXCHANGE): the one that ends
 last is charged for as long as it runs, the other not at all, because without it the waiting action would have begun
-no earlier. Where ends are equal: the one that began first, then the lane's place in the trace, then the key. A study
-of one exchange against a law (exposed = total / N) must therefore look at both stages: a dense reduce that outlasts
-the exchange takes the exchange's exposed time with it.
+no earlier. Where ends are equal: the one that began first, then the lane's place in the trace, then the key. So a
+dense reduce that outlasts the exchange by a moment takes the exchange's exposed time with it: a study of exchanges
+against a law (exposed = total / N) takes `Breakdown.exposed_comm`, in which the exchange comes first.
 
 *Why one chain is enough.* The predecessor that ends last overall is unfinished at every instant before its end, so
 that it is the one to follow at each of them; the walk from a gap's end to its begin visits each action once.
@@ -56,7 +57,7 @@ class Stretch(NamedTuple):
 
 
 class _Critical:
-    """For every event of a rank, its predecessor that ends last."""
+    """For every event of a rank, its predecessors, and the one that ends last."""
 
     def __init__(self, trace: Trace, rank: int) -> None:
         self._place = {lane: place for place, lane in enumerate(trace.lanes)}
@@ -68,6 +69,7 @@ class _Critical:
                 before[target].append(by_key[source])
         for earlier, later in _lane_order(events):
             before[later.key].append(earlier)
+        self._before = before
         self._last = {key: min(sources, key=self.precedence) for key, sources in before.items()}
 
     def precedence(self, event: Event) -> tuple:
@@ -76,6 +78,10 @@ class _Critical:
 
     def of(self, event: Event) -> Event | None:
         return self._last.get(event.key)
+
+    def all_of(self, event: Event) -> list[Event]:
+        """The predecessors, those that end last first."""
+        return sorted(self._before.get(event.key, ()), key=self.precedence)
 
 
 def _lane_order(events: Iterable[Event]) -> Iterator[tuple[Event, Event]]:
@@ -113,7 +119,12 @@ def _of_rank(trace: Trace, rank: int, compute_lane: str) -> list[Stretch]:
 
 def _walk_back(waiting: Event, idle_since: int, critical: _Critical) -> Iterator[Stretch]:
     """The gap before `waiting`, from its end to its begin."""
-    return _cut(waiting.rank, (idle_since, waiting.start_ns), _chain(waiting, critical), waiting)
+    for stretch in _cut(waiting.rank, (idle_since, waiting.start_ns), _chain(waiting, critical), waiting):
+        if stretch.cause is None:
+            gap = stretch.start_ns, stretch.end_ns
+            yield from _cut(waiting.rank, gap, critical.all_of(waiting), waiting)
+        else:
+            yield stretch
 
 
 def _chain(event: Event, critical: _Critical) -> Iterator[Event]:

@@ -110,10 +110,10 @@ def _overlap_efficiency(trace: Trace, compute_lane: str, work: dict[int, list[In
         if event.lane != compute_lane:
             others[event.rank].append((event.start_ns, event.end_ns))
     total = sum(length(intervals) for intervals in others.values())
-    return sum(_overlap(others[rank], work[rank]) for rank in others) / total if total else 0.0
+    return sum(overlap(others[rank], work[rank]) for rank in others) / total if total else 0.0
 
 
-def _overlap(intervals: list[Interval], busy_intervals: list[Interval]) -> int:
+def overlap(intervals: list[Interval], busy_intervals: list[Interval]) -> int:
     """The summed time that each interval shares with the (disjoint, ordered) busy ones."""
     if not busy_intervals:
         return 0
