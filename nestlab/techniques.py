@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from nestlab import plugins
 from nestlab.errors import NotAvailableYet, UserError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 class _Any(tuple):
@@ -76,6 +80,7 @@ class Techniques:
         "constant", "NestPipe", ("ramp",), help="depth over time; ramp: from 1 up to pipeline_depth"
     )
     ramp_over: int = flag(100, "NestPipe", None, help="batches in which a ramp reaches its depth")
+    schedule: Literal["auto"] = flag("auto", "NestPipe, JD, RecSDK", help="who builds the schedule; auto: by the flags")
     micro_batches: int = flag(1, "NestPipe", None, help="parts of a frozen window, 1 to 64")
     clustering: Literal["none", "greedy", "kmeans"] = flag(
         "none", "NestPipe", ("greedy", "kmeans"), help="which samples share a micro-batch"
@@ -114,7 +119,7 @@ class Techniques:
             raise UserError(f"techniques: {name}={_text(getattr(self, name))}: {reason}")
         for each in fields(self):
             value, built = getattr(self, each.name), each.metadata["built"]
-            if value not in built:
+            if value not in built and not plugins.accepts(each.name, value):
                 raise NotAvailableYet(
                     f"techniques: {each.name}={_text(value)} is not available yet; "
                     f"built so far: {', '.join(map(_text, built))}"
@@ -130,9 +135,19 @@ class Techniques:
         yield from ((name, reason) for name, reason, refused in REFUSED if refused(self))
 
     def exactness(self) -> str:
-        """`exact`, or `inexact: ` and the reasons, flag by flag. What is inexact is declared here and nowhere else."""
+        """`exact`, or `inexact: ` and the reasons, flag by flag. What is inexact is declared here and nowhere else.
+
+        A policy, clustering rule or schedule from outside is exact: each of its answers is checked before it is used.
+        Of a transport from outside nobody knows before its tests: `not checked: `.
+        """
         reasons = [reason for name, value, reason in INEXACT if getattr(self, name) == value]
-        return "inexact: " + "; ".join(reasons) if reasons else "exact"
+        unknown = [f"transport {self.transport} is not the suite's own"] if self._brought("transport") else []
+        word = "inexact: " if reasons else "not checked: " if unknown else ""
+        return word + "; ".join(reasons + unknown) if word else "exact"
+
+    def _brought(self, name: str) -> bool:
+        """Whether the flag's value comes from outside."""
+        return getattr(self, name) not in get_args(_HINTS[name])
 
     @classmethod
     def parse(cls, text: str) -> Techniques:
@@ -201,6 +216,11 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
         lambda t: t.depth_schedule != "constant" and t.pipeline_depth == 1,
     ),
     ("ramp_over", "it must be at least 1", lambda t: t.ramp_over < 1),
+    (
+        "schedule",
+        "a schedule from outside has one depth; leave depth_schedule out",
+        lambda t: t.schedule != "auto" and t.depth_schedule != "constant",
+    ),
     ("micro_batches", "it must be 1 to 64", lambda t: not 1 <= t.micro_batches <= 64),
     ("clustering", "only with micro_batches above 1", lambda t: t.clustering != "none" and t.micro_batches == 1),
     ("staleness", "it must be 0 or more", lambda t: t.staleness < 0),
@@ -267,7 +287,7 @@ INEXACT: tuple[tuple[str, Any, str], ...] = (
 
 
 def table() -> list[dict[str, Any]]:
-    """A row a flag: flag, values, default, built, system, exactness, excludes, help."""
+    """A row a flag: flag, values, default, built, system, exactness, excludes, help, and what is installed for it."""
     rows = []
     for each in fields(Techniques):
         inexact = [_text(value) for name, value, _ in INEXACT if name == each.name]
@@ -281,9 +301,16 @@ def table() -> list[dict[str, Any]]:
                 "exactness": _exactness(each.metadata["built"], inexact),
                 "excludes": _excludes(each.name),
                 "help": each.metadata["help"],
+                "installed": _installed(each.name),
             }
         )
     return rows
+
+
+def values(name: str) -> tuple[str, ...]:
+    """Every value of a flag of words that can be chosen here: those that are built, then what is installed."""
+    built = next(each.metadata["built"] for each in fields(Techniques) if each.name == name)
+    return (*built, *(added for added in _installed(name) if added not in built))
 
 
 _HINTS = get_type_hints(Techniques)
@@ -309,16 +336,31 @@ def _exactness(built: tuple, inexact: list[str]) -> str:
     return f"inexact: {', '.join(inexact)}" if inexact else "exact"
 
 
+def _installed(name: str) -> dict[str, str]:
+    """What packages offer for a flag: name → `module:Name (package version)`."""
+    if name not in plugins.KINDS:
+        return {}
+    own = get_args(_HINTS[name])
+    points = plugins.installed(name)
+    return {added: f"{point.value} ({_package(point)})" for added, point in points.items() if added not in own}
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "no package"
+
+
 def _choices(name: str) -> tuple[str, ...]:
     hint = _HINTS[name]
-    return get_args(hint) if get_origin(hint) is Literal else (hint.__name__,)
+    if get_origin(hint) is not Literal:
+        return (hint.__name__,)
+    return (*get_args(hint), plugins.FORM) if name in plugins.KINDS else get_args(hint)
 
 
 def _check_type(name: str, value: Any) -> None:
     hint = _HINTS[name]
     if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise UserError(f"techniques: {name}={_text(value)}: it must be one of {', '.join(get_args(hint))}")
+        if value not in get_args(hint) and not plugins.accepts(name, value):
+            raise UserError(f"techniques: {name}={_text(value)}: it must be one of {', '.join(_choices(name))}")
     elif type(value) is not hint and not (hint is float and type(value) is int):
         raise UserError(f"techniques: {name}={value!r}: it must be of type {hint.__name__}")
 

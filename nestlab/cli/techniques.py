@@ -25,7 +25,13 @@ def main(args: argparse.Namespace) -> int:
         print(aligned([list(_COLUMNS), *([_cell(row.get(name)) for name in _COLUMNS] for row in rows)]))
         print("\npresets, to stand first: --techniques recsdk,cache_slots=0.2")
         print(aligned([[name, techniques.text_of(preset)] for name, preset in techniques.PRESETS.items()]))
+        print("\nfrom outside (docs/extend.md), by entry point or as module:Name:")
+        print(aligned(_installed(rows) or [["nothing is installed"]]))
     return 0
+
+
+def _installed(rows: list[dict]) -> list[list[str]]:
+    return [[f"{row['flag']}={name}", what] for row in rows for name, what in row["installed"].items()]
 
 
 def _cell(value: object) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
+from nestlab import plugins
 from nestlab.embedding.features import FeatureRules
 from nestlab.errors import UserError
 from nestlab.techniques import Techniques
@@ -27,7 +28,7 @@ class Tiers:
 
     Attributes:
         device_tier: `direct` (none), `dual_buffer` or `slot_cache`.
-        cache_policy: how the slot cache chooses victims.
+        cache_policy: how the slot cache chooses victims: one of `PolicyName`, or one from outside (`nestlab.plugins`).
         cache_slots: slots a group of tables: a number, or below 1 a share of the rows in use (the cache then grows
             with them, and is never smaller than the batches in flight need).
         look_ahead: batches that the oracle policy's queue of keys looks ahead.
@@ -44,7 +45,7 @@ class Tiers:
     """
 
     device_tier: DeviceTierName = "direct"
-    cache_policy: PolicyName = "clock"
+    cache_policy: PolicyName | str = "clock"
     cache_slots: float = 0
     look_ahead: int = 200
     host_capacity: int = 0
@@ -62,7 +63,10 @@ class Tiers:
                 f"unknown device_tier '{self.device_tier}'; use one of {', '.join(get_args(DeviceTierName))}"
             )
         if self.cache_policy not in get_args(PolicyName):
-            raise UserError(f"unknown cache_policy '{self.cache_policy}'; use one of {', '.join(get_args(PolicyName))}")
+            if not plugins.accepts("cache_policy", self.cache_policy):
+                known = f"{', '.join(get_args(PolicyName))}, or {plugins.FORM}"
+                raise UserError(f"unknown cache_policy '{self.cache_policy}'; use one of {known}")
+            plugins.policy(self.cache_policy)  # an error is the user's to see before anything is opened
         if self.device_tier == "slot_cache" and not self.cache_slots > 0:
             raise UserError("slot_cache needs cache_slots: a number of slots, or a share of the rows below 1")
         if not self.cache_slots < MOST_SLOTS or (self.cache_slots >= 1 and self.cache_slots != int(self.cache_slots)):

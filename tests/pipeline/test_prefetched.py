@@ -12,6 +12,7 @@ from nestlab.embedding.features.rules import FeatureRules
 from nestlab.errors import UserError
 from nestlab.pipeline import Inline, Lanes, Shape, Shuffled, Stage, build
 from nestlab.pipeline.articles import ARTICLE_STAGES, article_stage, describe
+from nestlab.techniques import values
 from nestlab.tracing import Recorder
 
 pytestmark = pytest.mark.core
@@ -77,7 +78,7 @@ def test_admission_and_scores_depend_on_the_batches_alone(name):
             assert getattr(found[2].counters, counter) == getattr(store.counters, counter)
 
 
-@pytest.mark.parametrize("policy", ["clock", "lru", "lfu"])
+@pytest.mark.parametrize("policy", [policy for policy in values("cache_policy") if policy != "oracle"])
 def test_what_a_plan_decides_depends_on_the_batches_alone(policy):
     """Hits, misses and write-backs are those of the plain loop, however far ahead and in which order plans are made."""
     split = Shape("slot_cache", 6, split=True)

@@ -9,8 +9,10 @@ import math
 
 import numpy as np
 
+from nestlab import plugins
 from nestlab.embedding.device import slot_kernels
 from nestlab.embedding.device.look_ahead import Foresight
+from nestlab.embedding.device.own_policy import Guarded
 from nestlab.embedding.device.slot_kernels import NEVER, Places, Swaps
 from nestlab.embedding.device.slot_policies import LFU, LRU, Clock, Oracle, Policy
 from nestlab.embedding.device.swap import CacheTooSmall, SwapPlan
@@ -46,7 +48,7 @@ class SlotMap:
         Args:
             capacity: a number of slots ≥ 1; or below 1 a share of the rows in use, and then always as many as a plan
                 needs.
-            policy: clock, lru, lfu or oracle.
+            policy: clock, lru, lfu, oracle, or one from outside (`nestlab.plugins`).
             look_ahead: of the oracle, in batches.
             first_slot: slots below it belong to the caller and are never given to a row.
             row_limit: rows are below it; costs address space only.
@@ -56,8 +58,8 @@ class SlotMap:
         """
         if not capacity > 0 or (capacity >= 1 and capacity != int(capacity)):
             raise UserError(f"slot map: capacity {capacity}; give a whole number ≥ 1, or a share below 1")
-        if policy not in POLICIES:
-            raise UserError(f"unknown cache_policy '{policy}'; use one of {', '.join(POLICIES)}")
+        if policy not in POLICIES and not plugins.accepts("cache_policy", policy):
+            raise UserError(f"unknown cache_policy '{policy}'; use one of {', '.join(POLICIES)}, or {plugins.FORM}")
         self._share = capacity if capacity < 1 else None
         self.capacity = 0 if capacity < 1 else int(capacity)
         self.policy, self.plans, self.first_slot = policy, 0, first_slot
@@ -70,11 +72,7 @@ class SlotMap:
             np.array([first_slot, size, first_slot], dtype=np.int64),
         )
         self._highest = -1  # the highest row seen: what is committed of slot_of ends there
-        self._policy = (
-            Oracle(self._places, first_slot, look_ahead)
-            if policy == Oracle.name
-            else _POLICIES[policy](self._places, first_slot)
-        )
+        self._policy = self._make(policy, look_ahead)
 
     def __len__(self) -> int:
         """Rows that are resident."""
@@ -145,6 +143,14 @@ class SlotMap:
         """The resident rows [n] int64 and their slots [n], by slot."""
         slots = np.flatnonzero(self._places.row_of >= 0)
         return self._places.row_of[slots], slots
+
+    def _make(self, policy: str, look_ahead: int) -> Policy:
+        places, first = self._places, self.first_slot
+        if policy == Oracle.name:
+            return Oracle(places, first, look_ahead)
+        if policy in _POLICIES:
+            return _POLICIES[policy](places, first)
+        return Guarded(plugins.policy(policy)(places, first), policy, places, first)
 
     def _check(self, rows: np.ndarray, grows: bool = True) -> None:
         highest = int(rows.max(initial=-1))
