@@ -32,13 +32,14 @@ def keys_of(keys) -> list[tuple[int, int]]:
     return list(zip(keys.tables(np.arange(len(keys))).tolist(), keys.ids.tolist(), strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(worlds(), st.integers(1, 9), st.booleans())
 def test_routing_equals_plain_python(world, parts, count):
     """Owners' keys and their order, counts and clicks, plans on both sides, and the weights.
 
-    Broken on purpose, each made this fail: keys sorted by owner without keeping tables together; the masks of group 1
-    read from where group 0's stand; clicks of the first requester only; `send_counts` and `counts` exchanged.
+    Broken on purpose, each made this fail: the keys of a table sorted by owner from the last to the first; the masks of
+    group 0 used for group 1; clicks of the last requester only; requesters joined in reverse; `send_counts` and
+    `counts` exchanged; the group's weight from the whole world.
     """
     (ranks, replicas), given_batches = world
     shards = ranks // replicas
@@ -77,7 +78,7 @@ def check_plans(got: RoutedBatch, g: int, requests, shard: int) -> None:
         assert plan.counts == tuple(sum(part in mine.parts[key] for key in run) for run in mine.by_owner)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(worlds(), st.integers(1, 9))
 def test_positions_lead_to_the_ids_of_the_micro_batch(world, parts):
     """Broken on purpose: bounds of ⌈i·B/N⌉, or ranks that count the keys of all micro-batches, made this fail."""
@@ -152,7 +153,7 @@ def test_data_end_only_where_no_rank_has_any(mesh):
 
 @pytest.mark.parametrize("mesh", [(4, 1), (4, 2), (3, 3)])
 def test_every_rank_gets_the_same_bits_of_the_weight(mesh):
-    """In rank order, (((1e16 + 1) + 1) − …): another order gives other bits. Broken on purpose: own weight first."""
+    """In rank order, ((1e16 + 1) + 1) + 0.002: another order gives other bits. Broken on purpose: own weight first."""
     weights = [1e16, 1.0, 1.0, 2e-3]
     got = routed_by_all(mesh, [some_batch(1, weight=w) for w in weights[: mesh[0]]])
     weights = [float(torch.tensor(w)) for w in weights[: mesh[0]]]  # as float32 holds them
@@ -195,7 +196,7 @@ def test_64_parts_use_every_bit():
 
 
 def test_repeated_runs_give_one_order_of_keys():
-    """Whatever rank comes first: the owner's order is the requesters', not that of arrival."""
+    """Whatever rank comes first. Broken on purpose: requesters joined in a random order made this fail."""
     given_batches = [some_batch(40, seed) for seed in range(4)]
     runs = [routed_by_all((4, 1), given_batches, 3, True) for _ in range(5)]
     for run in runs[1:]:
@@ -204,10 +205,11 @@ def test_repeated_runs_give_one_order_of_keys():
                 assert np.array_equal(left.ids, right.ids) and np.array_equal(left.clicks, right.clicks)
 
 
-@given(
-    st.lists(st.integers(0, 2**64 - 1), max_size=20), st.lists(st.integers(0, 20), max_size=4), st.integers(1, 64),
-    st.booleans(),
-)  # fmt: skip
+PARTS = st.one_of(st.sampled_from([1, 8, 9, 16, 17, 32, 33, 64]), st.integers(1, 64))
+MASKS = st.lists(st.integers(0, 2**64 - 1), max_size=20)
+
+
+@given(MASKS, st.lists(st.integers(0, 20), max_size=4), PARTS, st.booleans())
 def test_a_message_unpacks_to_what_was_packed(masks, cuts, parts, count):
     """In runs of any sizes; masks in 1, 2, 4 or 8 bytes. Broken on purpose: masks of 9 parts in one byte."""
     n, rng = len(masks), np.random.default_rng(len(masks))
