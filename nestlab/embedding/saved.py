@@ -24,8 +24,11 @@ class SavePoint:
     batches: int
 
 
-class RemovedKeys:
-    """The keys of one group that were evicted since the last save. A key evicted ten times takes the place of one."""
+class KeyLog:
+    """Keys of one group to which something happened: evicted since the last save, trained since replicas last met.
+
+    A key that comes ten times takes the place of one.
+    """
 
     def __init__(self, tables: int) -> None:
         self._runs: list[list[np.ndarray]] = [[] for _ in range(tables)]

@@ -9,6 +9,7 @@ from torch import Tensor
 from nestlab.embedding import EmbeddingStore, KeySet
 from nestlab.embedding.config import TableGroup
 from nestlab.embedding.host.tier import HostTier
+from nestlab.embedding.records import write_records
 from nestlab.errors import UserError
 from nestlab.host import memory_bytes
 
@@ -67,7 +68,7 @@ def write(store: EmbeddingStore, table: str, weight: Tensor | None, state: Tenso
 
 def _write(store: EmbeddingStore, table: str, ids: np.ndarray, weight: Tensor | None, state: Tensor | None) -> None:
     group, number = locate(store, table)
-    host, tier = store.hosts[group.number], store.tiers[group.number]
+    host = store.hosts[group.number]
     rows = host.find(_keys(group, number, ids))
     records = _now(store, host, table, ids, rows)
     before = records.clone()
@@ -76,12 +77,7 @@ def _write(store: EmbeddingStore, table: str, ids: np.ndarray, weight: Tensor | 
             records[:, columns] = values
     # With admission every id counts as changed: without a row it would read the constant now, and be drawn anew later.
     changed = (records.view(torch.uint8) != before.view(torch.uint8)).any(dim=1).numpy() | (host.admission is not None)
-    tier.forget(rows[changed & (rows >= 0)])  # flushed before: what it holds of them is void from here on
-    keys = _keys(group, number, ids[changed])
-    # A number above the last batch's: to an incremental checkpoint these rows have changed since the one before.
-    host.put(keys, records.numpy()[changed], np.full(len(keys), store.counters.batches + 1, dtype=np.int32))
-    if host.admission:
-        host.admission.forget(keys)
+    write_records(store, group.number, _keys(group, number, ids[changed]), records[torch.from_numpy(changed)])
 
 
 def _now(store: EmbeddingStore, host: HostTier, table: str, ids: np.ndarray, rows: np.ndarray) -> Tensor:

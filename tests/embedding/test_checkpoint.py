@@ -283,9 +283,9 @@ def test_no_table_is_in_memory_as_a_whole(tmp_path, monkeypatch):
 def test_removed_keys_take_bounded_memory():
     """Broken on purpose: never made unique, 400,000 ids were kept."""
     from nestlab.embedding.keyset import KeySet
-    from nestlab.embedding.saved import RemovedKeys
+    from nestlab.embedding.saved import KeyLog
 
-    removed, ids = RemovedKeys(2), np.arange(1000)
+    removed, ids = KeyLog(2), np.arange(1000)
     for _ in range(400):
         removed.append(KeySet(ids, [0, 400, 1000]))
     assert removed.ids(0).tolist() == list(range(400)) and removed.ids(1).tolist() == list(range(400, 1000))

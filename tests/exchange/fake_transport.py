@@ -84,8 +84,12 @@ class FakeTransport:
 
     def all_gather(self, channel: Channel, values: Tensor) -> Tensor:
         self.calls[channel, "all_gather"] += 1
-        board = self._world.board((channel, "world"), self.mesh.world_size)
-        return torch.stack(board.meet(self.mesh.rank, values.clone()))
+        mesh = self.mesh
+        if channel == Channel.REPLICAS:
+            board = self._world.board((channel, "replicas", mesh.shard), mesh.replicas)
+            return torch.stack(board.meet(mesh.replica, values.clone()))
+        board = self._world.board((channel, "world"), mesh.world_size)
+        return torch.stack(board.meet(mesh.rank, values.clone()))
 
     def all_reduce(self, channel: Channel, flat: Tensor) -> Tensor:
         return self.all_gather(channel, flat).sum(dim=0)

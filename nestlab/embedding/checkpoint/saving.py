@@ -23,7 +23,7 @@ from nestlab.embedding.checkpoint.manifest import (
 )
 from nestlab.embedding.checkpoint.parts import Piece, pieces
 from nestlab.embedding.checkpoint.publishing import SCRATCH, ShardFiles, publish, told
-from nestlab.embedding.saved import RemovedKeys, SavePoint
+from nestlab.embedding.saved import KeyLog, SavePoint
 from nestlab.embedding.sharding import owner
 from nestlab.embedding.store import EmbeddingStore
 from nestlab.errors import UserError
@@ -95,7 +95,7 @@ def mark(store: EmbeddingStore, saved: Save) -> None:
     """The store is now what this save says: changes count from here."""
     store.save_point = SavePoint(saved.digest, saved.batches)
     for host in store.hosts:
-        host.removed = RemovedKeys(len(host.group.tables))
+        host.removed = KeyLog(len(host.group.tables))
 
 
 def header_of(store: EmbeddingStore) -> Header:

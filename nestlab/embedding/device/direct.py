@@ -88,6 +88,12 @@ class Direct:
     def forget(self, rows: np.ndarray) -> None:
         pass
 
+    def newest(self, rows: np.ndarray) -> Tensor:
+        return self._host.records(rows)
+
+    def overwrite(self, rows: np.ndarray, records: Tensor) -> None:
+        pass
+
     def foresee(self, keys: KeySet) -> None:
         pass
 

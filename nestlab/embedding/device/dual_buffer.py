@@ -161,6 +161,18 @@ class DualBuffer:
     def forget(self, rows: np.ndarray) -> None:
         self._places[rows[rows >= 0]] = 0
 
+    def newest(self, rows: np.ndarray) -> Tensor:
+        return self._host.records(rows)  # every batch is written back
+
+    def overwrite(self, rows: np.ndarray, records: Tensor) -> None:
+        """In the newest buffer, from which the next batch copies what it shares with that one."""
+        words = self._places[rows]
+        here = np.flatnonzero((words >> buffer_kernels.POSITION_BITS == self._number) & (words != 0))
+        if self._last is not None and here.size:
+            at = self._there(words[here] & ((1 << buffer_kernels.POSITION_BITS) - 1))
+            coming = self._copies.arrived(self._copies.up(records, torch.from_numpy(here)))
+            self._last.records.index_copy_(0, at, coming)
+
     def foresee(self, keys: KeySet) -> None:
         pass
 

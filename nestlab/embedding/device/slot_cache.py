@@ -194,6 +194,21 @@ class SlotCache:
     def forget(self, rows: np.ndarray) -> None:
         self.map.forget(rows)
 
+    def newest(self, rows: np.ndarray) -> Tensor:
+        slots = self.map.slots_of(rows)
+        here, below = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+        records = torch.empty(rows.size, self.slots.shape[1], dtype=self.slots.dtype)
+        records[torch.from_numpy(below)] = self._host.records(rows[below])
+        leaving = self._copies.down(self.slots.index_select(0, self._there(slots[here])))
+        records[torch.from_numpy(here)] = self._copies.landed(leaving)
+        return records
+
+    def overwrite(self, rows: np.ndarray, records: Tensor) -> None:
+        slots = self.map.slots_of(rows)
+        here = np.flatnonzero(slots >= 0)
+        coming = self._copies.arrived(self._copies.up(records, torch.from_numpy(here)))
+        self.slots.index_copy_(0, self._there(slots[here]), coming)
+
     def foresee(self, keys: KeySet) -> None:
         if self._ahead:
             self._ahead.foresee(keys)

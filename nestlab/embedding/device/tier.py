@@ -78,6 +78,15 @@ class DeviceTier(Protocol):
         """The keys of these rows were evicted: what is here of them is void, and never written back."""
         ...
 
+    def newest(self, rows: np.ndarray) -> Tensor:
+        """[n, width] copy, in host memory, of the newest records of rows [n] ≥ 0. No batch is in flight."""
+        ...
+
+    def overwrite(self, rows: np.ndarray, records: Tensor) -> None:
+        """Records [n, width], in host memory, that the host tier has of rows [n] ≥ 0 from now on: what is here of them
+        becomes the same. No batch is in flight."""
+        ...
+
     def foresee(self, keys: KeySet) -> None:
         """The keys of the batch `look_ahead` batches ahead, for policies that look ahead."""
         ...

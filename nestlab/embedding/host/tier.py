@@ -21,7 +21,7 @@ from nestlab.embedding.index import KeyIndex
 from nestlab.embedding.initialisation import Initialiser
 from nestlab.embedding.keyset import KeySet
 from nestlab.embedding.residency import GroupResidency
-from nestlab.embedding.saved import RemovedKeys
+from nestlab.embedding.saved import KeyLog
 from nestlab.embedding.tiers import Tiers
 from nestlab.errors import UserError
 
@@ -42,7 +42,7 @@ class HostTier:
         self._initialiser, self._rules = initialiser, options.features
         self.admission = admission(options.features, group.tables)
         self.eviction = eviction(options.features, group.tables, memory.row_capacity)
-        self.removed: RemovedKeys | None = None  # since the last checkpoint; None: nobody asks
+        self.removed: KeyLog | None = None  # since the last checkpoint; None: nobody asks
         self._defaults = options.features.defaults(group.tables)
 
     def find(self, keys: KeySet) -> np.ndarray:
@@ -151,6 +151,13 @@ class HostTier:
     def records(self, rows: np.ndarray) -> Tensor:
         """[n, width] copy of the records of rows [n]: the newest ones once the device tier is flushed."""
         return self.memory.copy(rows)
+
+    def initial(self, keys: KeySet) -> Tensor:
+        """[U, width]: the records that the keys would start with. Changes nothing."""
+        records = torch.empty(len(keys), self.group.record_width, dtype=self.memory.records.dtype)
+        at = np.arange(len(keys))
+        self._initialise(records.numpy(), at, keys, at)
+        return records
 
     def put(self, keys: KeySet, records: np.ndarray, last_seen: np.ndarray) -> None:
         """Records [U, width] and last uses [U] int32 of keys from elsewhere, new ones or in place of what they had.
