@@ -12,8 +12,8 @@ from nestlab.pipeline.step import StepOutput
 from nestlab.pipeline.validator import InvalidSchedule, validate
 
 __all__ = [
-    "Clipped",
     "Action",
+    "Clipped",
     "Edge",
     "Entry",
     "Inline",

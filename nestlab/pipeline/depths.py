@@ -13,6 +13,7 @@ from dataclasses import replace
 from nestlab.errors import UserError
 from nestlab.pipeline.ordering import list_order
 from nestlab.pipeline.schedule import Schedule
+from nestlab.techniques import Techniques
 
 Depth = Callable[[int], int]  # step → batches in flight, from that step on until it says otherwise
 
@@ -36,3 +37,11 @@ def ramp(depth: int, over: int) -> Depth:
     if over < 1 or depth < 1:
         raise UserError(f"depth schedule: a ramp to depth {depth} over {over} steps; both must be at least 1")
     return lambda step: min(depth, 1 + step * (depth - 1) // over)
+
+
+def depth_over_time(techniques: Techniques) -> Depth | None:
+    """What the flags say; None: the same depth all the time."""
+    if techniques.depth_schedule == "constant":
+        return None
+    least, rise = techniques.staleness + 1, ramp(techniques.pipeline_depth, techniques.ramp_over)
+    return lambda step: max(least, rise(step))

@@ -18,12 +18,16 @@ from nestlab.exchange import LocalTransport, RoutedBatch, Transport
 from nestlab.models import RecModel
 from nestlab.pipeline.builders import build
 from nestlab.pipeline.dense import Clipped
+from nestlab.pipeline.depths import depth_over_time
 from nestlab.pipeline.executors import Executor, Inline, Progress
+from nestlab.pipeline.lanes import Lanes
 from nestlab.pipeline.ledger import EndOfData
 from nestlab.pipeline.rows import Wire, gather_samples
 from nestlab.pipeline.schedule import Action, Key, Schedule, Stage
+from nestlab.pipeline.shape import Shape
 from nestlab.pipeline.source import Source, arrangement
 from nestlab.pipeline.step import StepOutput, TrainStep
+from nestlab.pipeline.streams import Streams
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
 from nestlab.tracing.memory import COUNT_EVERY, Ends, account
@@ -69,7 +73,7 @@ class Pipeline:
         transport: Transport | None = None,
     ) -> None:
         self.techniques = techniques or Techniques()
-        self.schedule = schedule or build(self.techniques)
+        self.schedule = schedule or build(Shape.of(self.techniques, clips=isinstance(optimizer, Clipped)))
         if self.schedule.shape is not None:
             self.schedule.shape.check(model.embedding)
         self.model = model
@@ -77,11 +81,12 @@ class Pipeline:
         model.dense.to(device)
         inner = optimizer.optimizer if isinstance(optimizer, Clipped) else optimizer
         inner.zero_grad(set_to_none=True)  # what an interrupted step left behind is not this pipeline's
-        self._queues = torch.device(device).type != "cpu"
+        where = torch.device(device)
+        self._streams = Streams(self.schedule, where) if where.type == "cuda" and isinstance(executor, Lanes) else None
         self._transport = transport or LocalTransport()
-        self._step = TrainStep(model, optimizer, self._transport, torch.device(device), self.techniques)
+        self._step = TrainStep(model, optimizer, self._transport, where, self.techniques)
         self._arrange = arrangement(self.techniques, model.embedding.layout)
-        self._progress = Progress(self.schedule, executor or Inline())
+        self._progress = Progress(self.schedule, executor or Inline(), depth_over_time(self.techniques))
         self._failed_in = self._broken = ""
         self._paused_at: int | None = None
         self._paused_ns = 0  # of evaluations: no part of any step, cut out of the trace
@@ -199,6 +204,8 @@ class Pipeline:
         if done is None:
             self._step.drop_fillers()
             return None
+        if self._streams is not None:
+            self._streams.wait(Key(Stage.UPDATE, done))
         return self._step.outputs.pop(done)
 
     def _perform(self, action: Action) -> None:
@@ -215,8 +222,10 @@ class Pipeline:
             return
         start = time.perf_counter_ns() - self._paused_ns
         nbytes = self._guarded(action, step.perform)
-        if self._queues:
-            synchronise(step.device)  # one stream: without it an event would time the launch alone
+        if self._streams is not None:
+            self._streams.wait(action.key)
+        elif step.device.type != "cpu":
+            synchronise(step.device)  # without it an event would time the launch alone
         end = time.perf_counter_ns() - self._paused_ns
         in_use = step.in_use() if stage in _SAMPLED else None
         recorder.record(action.lane, stage, batch, part, start, end, nbytes, in_use)
@@ -224,7 +233,7 @@ class Pipeline:
     def _guarded(self, action: Action, perform: Callable[[Action], int]) -> int:
         """An error names the stage and the batch; the pipeline does not go on from half a step."""
         try:
-            return perform(action)
+            return perform(action) if self._streams is None else self._streams.run(action, perform)
         except EndOfData:
             raise
         except BaseException as error:

@@ -117,6 +117,8 @@ class TrainStep:
         except StopIteration:
             self.ended = source
             raise EndOfData(t) from None
+        if self.device.type == "cuda":
+            batch = batch.pin_memory()  # H2D then copies beside what else the host does
         # The step number travels with the batch: an optimizer must not ask a counter that later batches advance.
         info = StepInfo(number=self._steps_before + t + 1)
         parts = tuple(Part() for _ in range(self.techniques.micro_batches))
@@ -220,6 +222,9 @@ class TrainStep:
         part, routed = b.parts[i], b.need("routed")
         grads = part.need("row_grads")
         b.summed_row_grads = self.rows.give_back(routed, i, grads, b.summed_row_grads or [])
+        for each in grads:
+            if each.device.type == "cuda":
+                each.record_stream(torch.cuda.current_stream(each.device))  # made on the stream of BACKWARD
         nbytes = sum(each.nbytes for each in grads)
         if b.summed_row_grads[0] is not grads[0]:
             b.held.summed = sum(each.nbytes for each in b.summed_row_grads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ class Streams:
                 if source in self._ended:
                     stream.wait_event(self._ended[source])
             if action.key.stage is Stage.RELEASE:
-                self._wait_for(lambda key: key.batch == action.key.batch and key.stage is Stage.UPDATE)
+                self.wait(Key(Stage.UPDATE, action.key.batch))
             result = perform(action)
             event = self._backend.Event()
             event.record(stream)
@@ -45,13 +44,10 @@ class Streams:
             self._forget(action.key.batch + self._schedule.reach)
         return result
 
-    def settle(self) -> None:
-        """The host waits until the device has done everything."""
-        self._wait_for(lambda key: True)
-
-    def _wait_for(self, wanted: Callable[[Key], bool]) -> None:
-        for event in [event for key, event in list(self._ended.items()) if wanted(key)]:
-            event.synchronize()
+    def wait(self, key: Key) -> None:
+        """The host waits until the device has ended this action."""
+        if key in self._ended:
+            self._ended[key].synchronize()
 
     def _forget(self, oldest: int) -> None:
         """What no action to come can ask for."""

@@ -79,7 +79,7 @@ def test_two_ranks_equal_the_plain_loop(ranks, plain, tier, depth, parts, optimi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tier", "optimizer"), product(TIERS, OPTIMIZERS))
+@pytest.mark.parametrize(("tier", "optimizer"), list(product(TIERS, OPTIMIZERS)))
 def test_two_ranks_equal_the_plain_loop_in_full(ranks, plain, tier, optimizer):
     for depth, parts, executor in product(DEPTHS, PARTS, ("inline", *EXECUTORS)):
         case = Case(_text(tier, depth, parts), executor, optimizer)

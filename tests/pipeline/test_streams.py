@@ -66,5 +66,3 @@ def test_release_waits_on_the_host_and_old_events_go():
         if action.key.stage is Stage.RELEASE:
             assert updates[action.key.batch].seen_by_host
     assert len(streams._ended) < 12 * len(schedule.entries)
-    streams.settle()
-    assert all(event.seen_by_host for event in streams._ended.values())
