@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import multiprocessing
 import os
 import pickle
@@ -14,12 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestlab.errors import RankFailed, UserError
-from nestlab.host import short_spin
+from nestlab.launch.guards import caller_as_before
 from nestlab.launch.worker import Folders, run_rank
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 _GRACE_S = 3.0  # after one rank's error the others may say theirs
 _CLOSE_S = 3  # between asking a process to end and killing it
 _TAIL = 15  # lines of a log in an error message
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def launch(
@@ -67,7 +64,13 @@ def launch(
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError("launch: called while a rank imports the script; put the call under if __name__ == '__main__':")
     target, payload = _target(function), _payload(args, kwargs or {})
-    with _folders(log_dir) as folders, _quiet(), _signals_as_before(), _children_ended(), _threads_of_ranks(threads):
+    with (
+        _folders(log_dir) as folders,
+        quiet_launcher(),
+        signals_as_before(),
+        children_ended(),
+        threads_of_ranks(threads),
+    ):
         for rank in range(world_size):
             folders.log(rank).unlink(missing_ok=True)
         store, context = _prepare(world_size, (target, payload, folders, threads))
@@ -195,70 +198,3 @@ def _folders(log_dir: str | os.PathLike[str] | None) -> Iterator[Folders]:
         logs = Path(name) if log_dir is None else Path(log_dir)
         logs.mkdir(parents=True, exist_ok=True)
         yield Folders(logs.resolve(), Path(name))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """torch's launcher warns of each process that it ends: what happened is in our error."""
-    logger = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _signals_as_before() -> Iterator[None]:
-    """torch's launcher takes signals over for good; a signal that came meanwhile is raised again for the caller."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    from torch.distributed.elastic.multiprocessing import SignalException
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    caught = None
-    try:
-        yield
-    except SignalException as error:
-        caught = error
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if caught is not None:
-        signal.raise_signal(caught.sigval)
-        raise caught
-
-
-@contextlib.contextmanager
-def _children_ended() -> Iterator[None]:
-    """Whoever was started meanwhile is gone afterwards, also where starting itself was interrupted."""
-    before = {child.pid for child in multiprocessing.active_children()}
-    tracked = getattr(resource_tracker._resource_tracker, "_pid", None) is not None
-    try:
-        yield
-    finally:
-        for child in multiprocessing.active_children():
-            if child.pid not in before:
-                child.kill()
-                child.join(_CLOSE_S)
-        if not tracked and not before:
-            with contextlib.suppress(AttributeError, OSError, ChildProcessError):
-                resource_tracker._resource_tracker._stop()  # the process that multiprocessing starts beside ours
-
-
-@contextlib.contextmanager
-def _threads_of_ranks(threads: int) -> Iterator[None]:
-    """OpenMP reads its variables when torch is loaded, so that they must be there before a process starts."""
-    wanted = {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR", **short_spin()}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
