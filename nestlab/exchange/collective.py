@@ -92,8 +92,7 @@ class CollectiveTransport:
         return cls(mesh, groups, Watch(store, mesh.rank, mesh.world_size, host), timeout_s, owns_world)
 
     def all_to_all(self, channel: Channel, send: Tensor, send_counts: Sequence[int], counts: Sequence[int]) -> Tensor:
-        mesh = self.mesh
-        ranks = tuple(range(mesh.replica * mesh.shards, (mesh.replica + 1) * mesh.shards))
+        ranks = self._inside()
         if len(ranks) == 1:
             return send
         send = send.detach().contiguous()
@@ -151,6 +150,11 @@ class CollectiveTransport:
         for group in groups:
             dist.destroy_process_group(group)
 
+    def _inside(self) -> Ranks:
+        """The ranks of this replica group."""
+        first = self.mesh.replica * self.mesh.shards
+        return tuple(range(first, first + self.mesh.shards))
+
     def _across(self, channel: Channel) -> Ranks:
         mesh = self.mesh
         if channel is Channel.REPLICAS:
@@ -197,13 +201,12 @@ class CollectiveTransport:
             self._watch.check()
         except RankFailed as failed:
             return failed
-        others = [rank for rank in ranks if rank != self.mesh.rank]
         if ended:
-            text = "; ".join(f"rank {rank} ended" for rank in ended)
+            names = "; ".join(f"rank {rank} ended" for rank in ended)
+            text = f"{names} (noticed in {channel.name} on rank {self.mesh.rank})"
         else:
-            named = f"rank {others[0]}" if len(others) == 1 else f"one of ranks {others}"
-            text = f"the connection to {named} broke: {str(error).splitlines()[0]}"
-        return RankFailed(self._watch.publish(f"{text} (noticed in {channel.name} on rank {self.mesh.rank})"))
+            text = f"{channel.name} broke on rank {self.mesh.rank}: {str(error).splitlines()[0]}"
+        return RankFailed(self._watch.publish(text))
 
 
 def _succeeded(work: dist.Work) -> bool:
