@@ -111,7 +111,7 @@ def run_plainly(count: int, every: int, steps: int) -> dict:
 @pytest.mark.parametrize(("count", "every"), [(2, 1), (3, 2)])
 def test_replicas_hold_the_mean_at_every_tier(kind, count, every, tmp_path):
     """A later batch trains on what it reads, so that a stale copy in the device tier shows. Seen to fail with
-    `overwrite` doing nothing in the dual buffer or the slot cache, and with its `newest` reading the host tier alone."""
+    `overwrite` doing nothing in the dual buffer or the slot cache, and its `newest` reading the host tier alone."""
     steps = 12
     exported = run_replicas(count, every, steps, [tiers(kind, tmp_path / str(r)) for r in range(count)])
     plain = run_plainly(count, every, steps)
