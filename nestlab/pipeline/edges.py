@@ -71,6 +71,7 @@ REPLICAS_ABOVE = (  # where a device tier holds the newest records
     Edge(Stage.WRITEBACK, Stage.SYNC, reason="WAW host rows"),
     Edge(Stage.SYNC, Stage.COMMIT, -1, reason="RAW averaged rows of the buffer or the slots"),
 )
+REPLICAS_EVICTION = (Edge(Stage.EVICT, Stage.SYNC, reason="WAW key index"),)
 DIRECT = (Edge(Stage.UPDATE, Stage.EMB_EXCHANGE, -1, reason="RAW host rows"),)
 DUAL_BUFFER = (  # the buffer of t is the one of t − 2
     Edge(Stage.RETRIEVE, Stage.COMMIT, reason="WAW buffer: commit overwrites what is stale"),
@@ -99,10 +100,10 @@ _TABLES = {"direct": DIRECT, "dual_buffer": DUAL_BUFFER, "slot_cache": SLOT_CACH
 
 def stale(k: int) -> tuple[Edge, ...]:
     """In place of DIRECT: a look-up sees the updates up to t−k−1, and none later; the dense part is synchronous."""
-    return (
-        Edge(Stage.UPDATE, Stage.EMB_EXCHANGE, -k - 1, reason="RAW host rows, k updates late"),
-        Edge(Stage.EMB_EXCHANGE, Stage.UPDATE, k, reason="WAR host rows: no update later than that"),
+    later = (
+        Edge(Stage.EMB_EXCHANGE, Stage.UPDATE, j, reason="WAR host rows: no later update") for j in range(1, k + 1)
     )
+    return (Edge(Stage.UPDATE, Stage.EMB_EXCHANGE, -k - 1, reason="RAW host rows, k updates late"), *later)
 
 
 def table(shape: Shape) -> tuple[Edge, ...]:
@@ -117,7 +118,7 @@ def table(shape: Shape) -> tuple[Edge, ...]:
     if shape.clips:
         rows += CLIPPING
     if shape.sync_every:
-        rows += REPLICAS + (REPLICAS_ABOVE if shape.tier != "direct" else ())
+        rows += REPLICAS + REPLICAS_ABOVE * (shape.tier != "direct") + REPLICAS_EVICTION * shape.evicts
     return rows if shape.split else folded(rows)
 
 
@@ -133,15 +134,16 @@ def folded(rows: Iterable[Edge]) -> tuple[Edge, ...]:
 
 def table_pairs(schedule: Schedule, table: Iterable[Edge], batches: int) -> list[tuple[Key, Key]]:
     """The hand-written templates, laid over a schedule's actions."""
-    keys = [action.key for action in schedule.unroll(batches)]
+    there: dict[tuple[Stage, int], list[Key]] = {}
+    for action in schedule.unroll(batches):
+        there.setdefault((action.key.stage, action.key.batch), []).append(action.key)
     return [
         (source, target)
         for edge in table
-        for target in keys
-        for source in keys
-        if (edge.source, edge.target) == (source.stage, target.stage)
-        and source.batch - target.batch == edge.delta
-        and _meet(edge, source, target)
+        for batch in range(batches)
+        for target in there.get((edge.target, batch), ())
+        for source in there.get((edge.source, batch + edge.delta), ())
+        if _meet(edge, source, target)
     ]
 
 

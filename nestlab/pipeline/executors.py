@@ -117,7 +117,7 @@ class Serial:
         self._waiting = [action for action in self._waiting if self._ledger.keeps(action)]
 
     def forget(self, batch: int) -> None:
-        self._ledger.forget(min((action.key.batch for action in self._waiting), default=batch))
+        self._ledger.forget(min([batch, *(action.key.batch for action in self._waiting)]))
 
     def stop(self) -> None:
         self._waiting.clear()
@@ -220,7 +220,8 @@ class Progress:
         most = self._schedule.most_ahead + 1
         if self._depth is None:
             return most
-        depth = self._depth(max(step, self._ledger.first_batch))  # the pipeline is filled for its first step
+        step = max(step, self._ledger.first_batch)  # the pipeline is filled for its first step
+        depth = self._depth(step)
         if depth < self._least_depth:
             raise ValueError(f"step {step}: depth {depth}, and the schedule needs at least {self._least_depth}")
         return min(depth, most)

@@ -24,15 +24,23 @@ class InvalidSchedule(ValueError):
         super().__init__(f"schedule '{schedule.name}' is not safe: {shown}")
 
 
-def validate(schedule: Schedule, accesses: Accesses, batches: int | None = None) -> None:
+def validate(
+    schedule: Schedule, accesses: Accesses, batches: int | None = None, demanded: list[Pair] | None = None
+) -> None:
     """Raises InvalidSchedule unless every execution that obeys the schedule's edges equals the plain loop.
 
     With staleness that is the stale loop. The collectives of a channel must come in one order in all of them. The order
     in which a lane happens to run is not counted: an edge that matters must be written down.
     """
-    problems = find_problems(schedule, accesses, batches)
+    problems = find_problems(schedule, accesses, batches, demanded)
     if problems:
         raise InvalidSchedule(schedule, problems)
+
+
+def demands(schedule: Schedule, accesses: Accesses, batches: int) -> list[Pair]:
+    """What data require in a window, for those who validate the same step with many sets of edges."""
+    entries = _shortened(schedule).entries
+    return required_pairs(plain_order(entries, batches, schedule.shape.staleness if schedule.shape else 0), accesses)
 
 
 def check_list_order(schedule: Schedule) -> None:
@@ -58,8 +66,13 @@ def check_collectives(schedules: Sequence[Schedule]) -> None:
             raise InvalidSchedule(schedule, problems)
 
 
-def find_problems(schedule: Schedule, accesses: Accesses, batches: int | None = None) -> list[str]:
-    """One line a problem, none for a safe schedule. None: as many batches as its longest edge needs to be seen."""
+def find_problems(
+    schedule: Schedule, accesses: Accesses, batches: int | None = None, demanded: list[Pair] | None = None
+) -> list[str]:
+    """One line a problem, none for a safe schedule. None: as many batches as its longest edge needs to be seen.
+
+    `demanded` is what `demands` gives for so many batches; None: found here.
+    """
     schedule = _shortened(schedule)
     batches = batches or _window(schedule)
     keys = [action.key for action in schedule.unroll(batches)]
@@ -74,7 +87,8 @@ def find_problems(schedule: Schedule, accesses: Accesses, batches: int | None = 
         reach = Reach(topological(schedule, pairs, batches), pairs)
     except CycleError as error:
         return ["its edges run in a circle: " + " → ".join(map(str, error.args[1]))]
-    missing = [f"required edge missing: {a} → {b}" for a, b in _missing(schedule, reach, accesses, batches)]
+    pairs = demands(schedule, accesses, batches) if demanded is None else demanded
+    missing = [f"required edge missing: {a} → {b}" for a, b in pairs if not reach.comes_before(a, b)]
     return _backwards(schedule, batches) + missing + _unordered(schedule, reach, batches)
 
 
@@ -114,12 +128,6 @@ def _strays(schedule: Schedule, known: set[Key], batches: int) -> list[Key]:
 def _backwards(schedule: Schedule, batches: int) -> list[str]:
     place = {action.key: i for i, action in enumerate(schedule.unroll(batches))}
     return [f"list order breaks {a} → {b}" for a, b in schedule.pairs(batches) if place[a] > place[b]]
-
-
-def _missing(schedule: Schedule, reach: Reach, accesses: Accesses, batches: int) -> list[Pair]:
-    staleness = schedule.shape.staleness if schedule.shape else 0
-    pairs = required_pairs(plain_order(schedule.entries, batches, staleness), accesses)
-    return [pair for pair in pairs if not reach.comes_before(*pair)]
 
 
 def _unordered(schedule: Schedule, reach: Reach, batches: int) -> list[str]:

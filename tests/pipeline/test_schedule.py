@@ -63,6 +63,7 @@ def schedule() -> Schedule:
 
 
 def closure(pairs) -> set:
+    """All pairs of which the second is reached from the first, by networkx: beside the bit sets of the suite."""
     return set(nx.transitive_closure_dag(nx.DiGraph(pairs)).edges)
 
 
