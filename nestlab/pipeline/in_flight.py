@@ -58,6 +58,7 @@ class InFlight:
     """One batch in flight."""
 
     parts: tuple[Part, ...]
+    absent: bool = False  # this rank has no batch, others may
     raw: Batch | None = None
     info: StepInfo | None = None
     read_ahead: list[Batch] = field(default_factory=list)  # read with it: their keys are to be routed with its own

@@ -117,12 +117,14 @@ class TrainStep:
         except StopIteration:
             self.ended = source
             raise EndOfData(t) from None
+        absent = batch is self.filler
         if self.device.type == "cuda":
             batch = batch.pin_memory()  # H2D then copies beside what else the host does
         # The step number travels with the batch: an optimizer must not ask a counter that later batches advance.
         info = StepInfo(number=self._steps_before + t + 1)
         parts = tuple(Part() for _ in range(self.techniques.micro_batches))
-        self.flight[t] = InFlight(parts, raw=batch, info=info, read_ahead=new, ends=last, held=Held(raw=batch.nbytes))
+        held = Held(raw=batch.nbytes)
+        self.flight[t] = InFlight(parts, absent, raw=batch, info=info, read_ahead=new, ends=last, held=held)
         return sum(each.nbytes for each in new)
 
     def h2d(self, t: int) -> int:
@@ -197,7 +199,7 @@ class TrainStep:
     def forward(self, t: int, i: int) -> None:
         b = self._batch(t)
         part, routed, inputs = b.parts[i], b.need("routed"), b.parts[i].need("inputs")
-        if b.raw is self.filler:  # nothing to compute, and no gradient of any parameter
+        if b.absent:  # nothing to compute, and no gradient of any parameter
             part.need("rows")
             part.loss = torch.zeros((), device=self.device)
             return

@@ -50,7 +50,7 @@ class PlainLoop:
             offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)[:-1]])
             self.pooled[name] = self.bags[table_of[name]](torch.searchsorted(self.ids, ids), offsets)
         losses = self.dense(batch, self).losses
-        loss = (losses * batch.weights).sum() / batch.weights.sum()
+        loss = (losses * batch.weights).sum() / batch.weights.double().sum()
         loss.backward()
         for each in (self.row_optimizer, self.optimizer):
             each.step()

@@ -86,7 +86,7 @@ def _gradient_of_people(model: RecModel, batch):
             return torch.stack([user if f == "user" else others[f] for f in features], dim=1)
 
     losses = model.dense(batch, Stacked()).losses
-    (gradient,) = torch.autograd.grad((losses * batch.weights).sum() / batch.weights.sum(), rows)
+    (gradient,) = torch.autograd.grad((losses * batch.weights).sum() / batch.weights.double().sum(), rows)
     assert gradient.shape == (len(unique), DIM) and size == losses.numel()
     return unique, gradient
 
