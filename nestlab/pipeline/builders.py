@@ -34,8 +34,9 @@ LANES = {
     Stage.RELEASE: Lane.FETCH,
     Stage.SYNC: Lane.COMM,  # between the last gradients of its batch and the first rows of the next
 }
-# With replicas PREPARE(t+1) stands behind RELEASE(t) in list order; on one lane it would wait for UPDATE(t).
-_LANES_REPLICAS = {Stage.RELEASE: Lane.WRITE}
+# With two buffers COMMIT(t+1), and with replicas PREPARE(t+1), stands behind RELEASE(t) in list order: on one lane it
+# would wait for WRITEBACK(t), or for UPDATE(t).
+_LANES_RELEASE_APART = {Stage.RELEASE: Lane.WRITE}
 
 # How far a stage runs ahead of the batch that is computed, where the depth allows: one batch a stage.
 _AHEAD = {Stage.LOAD: 4, Stage.H2D: 3, Stage.ROUTE: 2, Stage.PREPARE: 1, Stage.EVICT: 1}
@@ -168,7 +169,8 @@ def _entries(shape: Shape, ahead: dict[Stage, int]) -> tuple[Entry, ...]:
 
 
 def _entry(shape: Shape, stage: Stage, part: int, ahead: int) -> Entry:
-    lanes = LANES | _LANES_REPLICAS if shape.sync_every else LANES
+    apart = shape.sync_every or shape.tier == "dual_buffer"
+    lanes = LANES | _LANES_RELEASE_APART if apart else LANES
     return Entry(stage, lanes[stage], part, ahead, shape.sync_every if stage is Stage.SYNC else 1)
 
 
