@@ -4,7 +4,8 @@ Every collective is issued asynchronously and waited for in slices. With gloo (t
 the operation as it was, so that one can wait for it again; a thread that waits sleeps in the kernel. A peer that dies
 resets its connections, and the wait raises within milliseconds; which rank it was is told by the pulses of
 `nestlab.exchange.failure`. `ProcessGroup.abort` ends what is outstanding at once, where `destroy_process_group` alone
-would leave threads behind until the group's own timeout.
+would leave threads behind until the group's own timeout. With NCCL, whose wait with a timeout aborts the group, the
+operation is looked at instead; that path has not run on more than one GPU.
 """
 
 from __future__ import annotations
@@ -20,16 +21,13 @@ from torch import Tensor
 
 from nestlab.errors import RankFailed
 from nestlab.exchange.failure import Watch, describe
-from nestlab.exchange.meeting import meet, watch_store
+from nestlab.exchange.meeting import Groups, Ranks, backend_of, make_groups, meet, watch_store
 from nestlab.exchange.transport import Channel, Mesh
 
 _SLICE = timedelta(seconds=0.2)
-_GRACE_S = 5.0  # the group's own timeout comes after ours, whose message says more
+_POLL_S = 2e-4  # between two looks at an operation on CUDA
 # gloo moves these kinds alone; the others travel as one of equal width
 _AS_ANOTHER = {torch.bool: torch.uint8, torch.bfloat16: torch.float16, torch.int16: torch.float16}
-
-Ranks = tuple[int, ...]
-Groups = dict[tuple[Channel, Ranks], dist.ProcessGroup]
 
 
 class CollectiveTransport:
@@ -42,12 +40,16 @@ class CollectiveTransport:
         mesh: where this rank stands.
         groups: those this rank belongs to, by channel and members.
         watch: what it knows of the other ranks; ends with `close`.
+        device: where tensors lie.
         timeout_s: seconds after which a collective that does not end raises RankFailed.
         owns_world: the default process group was made here and goes with `close`.
     """
 
-    def __init__(self, mesh: Mesh, groups: Groups, watch: Watch, timeout_s: float, owns_world: bool) -> None:
+    def __init__(
+        self, mesh: Mesh, groups: Groups, watch: Watch, device: torch.device, timeout_s: float, owns_world: bool
+    ) -> None:
         self.mesh = mesh
+        self._device = device
         self._groups, self._watch = groups, watch
         self._timeout_s = timeout_s
         self._owns_world = owns_world
@@ -80,16 +82,16 @@ class CollectiveTransport:
         env = os.environ if env is None else env
         owns_world = not dist.is_initialized()
         if owns_world:
-            meet(env, _backend(device), timeout_s)
+            meet(env, backend_of(device), timeout_s)
         try:
             mesh = Mesh(dist.get_rank(), dist.get_world_size(), replicas)
-            groups = _make_groups(mesh, device, timeout_s)
+            groups = make_groups(mesh, device, timeout_s)
             store, host = watch_store(env)
         except BaseException:
             if owns_world:
                 dist.destroy_process_group()
             raise
-        return cls(mesh, groups, Watch(store, mesh.rank, mesh.world_size, host), timeout_s, owns_world)
+        return cls(mesh, groups, Watch(store, mesh.rank, mesh.world_size, host), device, timeout_s, owns_world)
 
     def all_to_all(self, channel: Channel, send: Tensor, send_counts: Sequence[int], counts: Sequence[int]) -> Tensor:
         ranks = self._inside()
@@ -178,16 +180,29 @@ class CollectiveTransport:
 
     def _wait(self, work: dist.Work, channel: Channel, ranks: Ranks) -> None:
         limit = time.monotonic() + self._timeout_s
-        while True:
+        try:
+            while not self._slice(work):
+                self._watch.check()
+                if time.monotonic() > limit:
+                    raise RankFailed(self._watch.publish(self._overdue(channel, ranks)))
+        except RankFailed:
+            raise
+        except RuntimeError as error:
+            raise self._broken(channel, ranks, error) from error
+
+    def _slice(self, work: dist.Work) -> bool:
+        """Waits for a moment; whether the operation has ended well. Raises its error, a RuntimeError, if it has not."""
+        if self._device.type == "cuda":  # there a wait that times out takes the group with it
+            if not work.is_completed():
+                time.sleep(_POLL_S)
+                return False
+        else:
             try:
-                work.wait(_SLICE)
-                return
-            except RuntimeError as error:
-                if work.is_completed() and not _succeeded(work):
-                    raise self._broken(channel, ranks, error) from error
-            self._watch.check()
-            if time.monotonic() > limit:
-                raise RankFailed(self._watch.publish(self._overdue(channel, ranks)))
+                return work.wait(_SLICE)
+            except RuntimeError:
+                if not work.is_completed():
+                    return False
+        return work.wait(_SLICE)  # at once: it ended
 
     def _overdue(self, channel: Channel, ranks: Ranks) -> str:
         text = f"no answer within {self._timeout_s:g} s in {channel.name}"
@@ -209,40 +224,6 @@ class CollectiveTransport:
         return RankFailed(self._watch.publish(text))
 
 
-def _succeeded(work: dist.Work) -> bool:
-    """Whether work that has completed did so without an error (it may have ended just after a slice)."""
-    try:
-        work.wait(_SLICE)
-    except RuntimeError:
-        return False
-    return True
-
-
 def _wire(tensor: Tensor) -> Tensor:
     kind = _AS_ANOTHER.get(tensor.dtype)
     return tensor if kind is None else tensor.view(kind)
-
-
-def _backend(device: torch.device) -> str:
-    return "nccl" if device.type == "cuda" else "gloo"
-
-
-def _make_groups(mesh: Mesh, device: torch.device, timeout_s: float) -> Groups:
-    """The groups this rank belongs to, by channel and members. Every rank makes all groups, in this order."""
-    shards, world = mesh.shards, mesh.world_size
-    copies = [tuple(range(first, first + shards)) for first in range(0, world, shards)]
-    peers = [tuple(range(shard, world, shards)) for shard in range(shards)]
-    everyone = [tuple(range(world))]
-    wanted = [(Channel.KEYS, copies), (Channel.ROWS, copies), (Channel.DENSE, everyone), (Channel.REPLICAS, peers)]
-    if mesh.replicas > 1:
-        wanted.append((Channel.KEYS, everyone))
-    timeout = timedelta(seconds=timeout_s + _GRACE_S)
-    made = {}
-    for channel, members in wanted:
-        for ranks in members:
-            if len(ranks) == 1:
-                continue
-            group = dist.new_group(list(ranks), timeout=timeout, backend=_backend(device))
-            if mesh.rank in ranks:
-                made[channel, ranks] = group
-    return made

@@ -6,12 +6,17 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
 from nestlab.errors import RankFailed, UserError
+from nestlab.exchange.transport import Channel, Mesh
 from nestlab.launch.environment import REMEDY, Place, environment, launcher_serves_store
 
-_GRACE_S = 5.0
+_GRACE_S = 5.0  # torch's own timeouts come after ours, whose messages say more
+
+Ranks = tuple[int, ...]
+Groups = dict[tuple[Channel, Ranks], dist.ProcessGroup]
 
 
 def meet(env: Mapping[str, str], backend: str, timeout_s: float) -> None:
@@ -40,6 +45,31 @@ def watch_store(env: Mapping[str, str]) -> tuple[dist.Store, int | None]:
     store = dist.distributed_c10d._get_default_store()
     name = f"watch/{_count(store)}"
     return dist.PrefixStore(name, store.clone()), None if launcher_serves_store(env) else 0
+
+
+def backend_of(device: torch.device) -> str:
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def make_groups(mesh: Mesh, device: torch.device, timeout_s: float) -> Groups:
+    """The groups this rank belongs to, by channel and members. Every rank makes all groups, in this order."""
+    shards, world = mesh.shards, mesh.world_size
+    copies = [tuple(range(first, first + shards)) for first in range(0, world, shards)]
+    peers = [tuple(range(shard, world, shards)) for shard in range(shards)]
+    everyone = [tuple(range(world))]
+    wanted = [(Channel.KEYS, copies), (Channel.ROWS, copies), (Channel.DENSE, everyone), (Channel.REPLICAS, peers)]
+    if mesh.replicas > 1:
+        wanted.append((Channel.KEYS, everyone))
+    timeout = timedelta(seconds=timeout_s + _GRACE_S)
+    made = {}
+    for channel, members in wanted:
+        for ranks in members:
+            if len(ranks) == 1:
+                continue
+            group = dist.new_group(list(ranks), timeout=timeout, backend=backend_of(device))
+            if mesh.rank in ranks:
+                made[channel, ranks] = group
+    return made
 
 
 def _count(store: dist.Store) -> int:
