@@ -44,7 +44,6 @@ class RoutedBatch:
             are those of this rank's whole batch.
         plans: [N][G].
         weight: the sum of the samples' weights over all ranks: what the loss is divided by.
-        group_weight: the same over the replica group.
         present: some rank has a batch; False: the data end here, on every rank.
         unique: [G] unique keys of this rank's batch: the lower bound of the rows that come.
     """
@@ -53,7 +52,6 @@ class RoutedBatch:
     parts: tuple[tuple[GroupKeys, ...], ...]
     plans: tuple[tuple[PartPlan, ...], ...]
     weight: float
-    group_weight: float
     present: bool
     unique: tuple[int, ...]
 

@@ -31,7 +31,6 @@ class _Agreed:
 
     present: bool
     weight: float
-    group_weight: float
     wanted: np.ndarray
 
 
@@ -74,7 +73,6 @@ class Router:
             parts=tuple(zip(*(each.parts for each in requests), strict=True)),
             plans=tuple(self._plans(requests, owned, part) for part in range(self.parts)),
             weight=agreed.weight,
-            group_weight=agreed.group_weight,
             present=agreed.present,
             unique=tuple(len(each.keys) for each in requests),
         )
@@ -86,16 +84,13 @@ class Router:
             told = np.hstack([np.broadcast_to(own, (mesh.shards, own.size)), wanted])
             once = [1] * mesh.shards
             told = self._transport.all_to_all(Channel.KEYS, torch.from_numpy(told), once, once).cpu().numpy()
-            group, wanted = told[:, : own.size], told[:, own.size :]
+            world, wanted = told[:, : own.size], told[:, own.size :]
         else:
-            group = own[None]
-        world, first = group, 0
+            world = own[None]
         if mesh.replicas > 1:
             world = self._transport.all_gather(Channel.KEYS, torch.from_numpy(own)).cpu().numpy()
-            first = mesh.replica * mesh.shards
-            group = world[first : first + mesh.shards]
         self._check_parts(world[:, 2])
-        return _Agreed(bool(world[:, 0].any()), _sum(world), _sum(group), wanted)
+        return _Agreed(bool(world[:, 0].any()), _sum(world), wanted)
 
     def _check_parts(self, parts: np.ndarray) -> None:
         """Every rank sees the same numbers and says the same."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from nestlab.batch import Batch
 from nestlab.embedding import StepInfo, embed
 from nestlab.exchange import Channel, RoutedBatch, Transport
+from nestlab.exchange.replicas import Replicas
 from nestlab.models import RecModel
 from nestlab.pipeline.dense import Clipped, DenseGradients, weighted_sum
 from nestlab.pipeline.in_flight import Held, InFlight, MissingInput, Part
@@ -71,11 +72,7 @@ class TrainStep:
         self._clip = self.optimizer if isinstance(self.optimizer, Clipped) else None
         self._dense_step = self._clip.optimizer if self._clip else self.optimizer
         self._gradients = DenseGradients([p for p in self.model.dense.parameters() if p.requires_grad])
-        self._replicas = None
-        if self.transport.mesh.replicas > 1:
-            from nestlab.exchange.replicas import Replicas
-
-            self._replicas = Replicas(store, self.transport)
+        self._replicas = Replicas(store, self.transport) if self.transport.mesh.replicas > 1 else None
         self._keys_ahead = KeyQueue(store.options.looks_ahead)
         self._newest: dict[Stage, int] = {}  # of the stages that come in batch order
         self._steps_before = store.last_step  # of pipelines that trained these tables before
@@ -289,11 +286,9 @@ class TrainStep:
         return self.rows.route(batch, present=batch is not self.filler)
 
     def _row_grads(self, b: InFlight) -> list[Tensor]:
-        """Summed per key. With replicas those of the group's own mean: averaging brings the groups together."""
-        routed, summed = b.need("routed"), [grads.cpu() for grads in b.need("summed_row_grads")]
-        if routed.weight == routed.group_weight or routed.group_weight == 0:
-            return summed
-        return [grads * (routed.weight / routed.group_weight) for grads in summed]
+        """Summed per key. Times M with M replica groups: so the mean of their steps is the step of the global mean."""
+        summed, replicas = [grads.cpu() for grads in b.need("summed_row_grads")], self.transport.mesh.replicas
+        return [grads * replicas for grads in summed] if replicas > 1 else summed
 
     def _output(self, t: int, b: InFlight, loss: Tensor) -> StepOutput:
         predictions = [part.output.predictions for part in b.parts if part.output is not None]

@@ -32,6 +32,7 @@ class Case:
     seed: int = 0
     clip: float | None = None
     schedule: Schedule | None = None
+    whole: bool = False  # the last batch as large as the others
 
     @property
     def reference(self) -> Case:
@@ -45,7 +46,7 @@ class Case:
 def global_batches(case: Case) -> list[Batch]:
     """Batches of `case.size` samples, the last one short, with weights and ids that neighbours share."""
     batches = make_batches(case.steps, case.size, case.seed, distinct=40)
-    return [*batches[:-1], batches[-1].slice(0, max(1, case.size // 3))] if len(batches) > 1 else batches
+    return batches if case.whole else [*batches[:-1], batches[-1].slice(0, max(1, case.size // 3))]
 
 
 def slices(batches: Sequence[Batch], rank: int, world: int) -> Iterator[Batch]:
