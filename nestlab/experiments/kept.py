@@ -29,7 +29,7 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
         run.table("checkpoints", history.saves_frame())
         seconds = sum(save["seconds"] for save in history.saves)
         run.summary(checkpoint_ms_per_step=1000 * seconds / history.own_steps)
-    write_chrome_trace(trace, run.path / "trace.json.gz")
+    write_chrome_trace(recipe.trace_of_all_ranks(trace), run.path / "trace.json.gz")
     memory = recipe.memory(trace)
     run.table("memory", memory)
     run.summary(**_key_figures(history, trace), **totals(memory), **_tiers(recipe, run))

@@ -84,6 +84,7 @@ def _follow(options: TrainOptions, transport: Transport, saves: SaveOptions | No
     """What the other ranks do: their part of every collective that rank 0 enters."""
     recipe = assemble(options, transport, saves, report=lambda line: None)
     recipe.fit()
+    recipe.trace_of_all_ranks(recipe.trace())
     if export is not None:
         export_model(recipe.model, export, transport=transport)
 

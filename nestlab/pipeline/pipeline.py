@@ -203,6 +203,8 @@ class Pipeline:
             raise
         if done is None:
             self._step.drop_fillers()
+            if self.recorder is not None:
+                self.recorder.forget(self._progress.batch)
             return None
         if self._streams is not None:
             self._streams.wait(Key(Stage.UPDATE, done))

@@ -95,6 +95,10 @@ class Recorder:
         """Forgets what was recorded; the window stays."""
         self._raw.clear()
 
+    def forget(self, batch: int) -> None:
+        """Forgets events from `batch` on: loaded beyond the end of the data, they come again. No lane runs."""
+        self._raw[:] = [event for event in self._raw if event[2] < batch]
+
     def trace(self, predecessors: Predecessors, lanes: Sequence[str], meta: Mapping[str, Any]) -> Trace:
         """The trace so far: events by start, and the edges between recorded events.
 

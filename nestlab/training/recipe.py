@@ -20,6 +20,7 @@ from nestlab.pipeline import Inline, Lanes, Pipeline, Shuffled
 from nestlab.pipeline.dense import Clipped
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
+from nestlab.tracing.gather import gather_traces
 from nestlab.training.checkpoint import FULL_EVERY, Checkpoints, Facts, Trained, restore, step_of
 from nestlab.training.fit import FitConfig, Report, Saving, fit
 from nestlab.training.history import History
@@ -141,7 +142,12 @@ class Recipe:
         return fit(self.pipeline, self.train, self.heldout, self.options.fit, report, self.saving)
 
     def trace(self) -> Trace:
-        return self.pipeline.trace({"dataset": self.dataset.info.title})
+        """This rank's."""
+        return self.pipeline.trace({"dataset": self.dataset.info.title, "how": self.options.how})
+
+    def trace_of_all_ranks(self, trace: Trace) -> Trace | None:
+        """`trace` of every rank, merged, on rank 0; None elsewhere. All ranks call it, each with its own."""
+        return trace if self.transport.mesh.world_size == 1 else gather_traces(self.transport, trace)
 
     def memory(self, trace: Trace) -> pd.DataFrame:
         """Peak bytes by kind: columns kind, peak_bytes, how_obtained; `trace` is this recipe's."""
@@ -222,7 +228,7 @@ def _assemble(options: TrainOptions, transport: Transport, saves: SaveOptions | 
         techniques,
         executor=_executor(options, techniques),
         device=where,
-        recorder=Recorder(first_batch=min(WARM_UP_BATCHES, steps // 2), batches=options.trace_batches),
+        recorder=Recorder(min(WARM_UP_BATCHES, steps // 2), options.trace_batches, mesh.rank),
         transport=transport,
     )
     slices = [loader.slice(mesh.rank, mesh.world_size) for loader in (train, heldout)]

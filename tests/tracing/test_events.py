@@ -170,6 +170,18 @@ def test_overlap_efficiency_and_bubbles_by_hand():
     assert figures["compute_busy_share"] == pytest.approx(12 / 22)
 
 
+def test_what_was_loaded_beyond_the_end_is_forgotten():
+    """The next pass over the data records those batches again."""
+    recorder = Recorder(1, 4)
+    record = recorder.record  # as a lane holds it
+    for batch in range(4):
+        record("load", "LOAD", batch, -1, batch, batch + 1)
+    recorder.forget(2)
+    record("load", "LOAD", 2, -1, 9, 10)
+    trace = recorder.trace(lambda *key: [], [], {})
+    assert [(event.batch, event.start_ns) for event in trace.events] == [(1, 1), (2, 9)]
+
+
 def test_recording_is_cheap():
     """Well under 2 µs an event; the best of several trials, since other work shares the machine."""
 
