@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -47,6 +48,7 @@ class EmbeddingStore:
         options: the tiers.
         counters: sums over everything trained so far.
         last_step: number of the newest step applied: a later pipeline counts on from there.
+        lr: the learning rate of steps that name none; None stands for the optimizer's own.
         save_point: of the last checkpoint saved or loaded; None: there was none.
     """
 
@@ -78,6 +80,7 @@ class EmbeddingStore:
         self.groups: tuple[TableGroup, ...] = group_tables(tables, optimizer.state_width)
         self.layout = KeyLayout(self.groups)
         self.last_step = 0
+        self.lr: float | None = None
         self.save_point: SavePoint | None = None
         self.counters = Counters()
         self.hosts = tuple(map(self._make_host, self.groups, shares(self.groups)))
@@ -172,6 +175,8 @@ class EmbeddingStore:
         residency.require_live("apply")
         if not residency.train:
             raise RuntimeError(f"apply: batch {residency.batch} was prepared with train=False; nothing may change")
+        if step.lr is None and self.lr is not None:
+            step = replace(step, lr=self.lr)
         for group, held, tier, grad in zip(self.groups, residency.groups, self.tiers, grads, strict=True):
             if tuple(grad.shape) != (len(held.keys), group.dim):
                 raise ValueError(

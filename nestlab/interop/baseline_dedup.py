@@ -45,7 +45,8 @@ def unique_indices(
     features, runs = runs.size, runs[runs > 0]
     bags = (offsets.numel() - 1) // features
     tables = np.repeat(np.arange(runs.size), runs)
-    unique, ends, places = deduplicate(indices, offsets[:: max(bags, 1)], tables)
+    bounds = offsets[::bags] if bags else offsets.repeat(features + 1)
+    unique, ends, places = deduplicate(indices, bounds, tables)
     lengths = _dealt(np.diff(ends), runs * bags)
     new_offsets = np.zeros(lengths.size + 1, dtype=np.int64)
     np.cumsum(lengths, out=new_offsets[1:])

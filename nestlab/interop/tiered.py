@@ -15,12 +15,16 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, 
 from torchrec.optim.fused import FusedOptimizerModule
 from torchrec.sparse.tensor_dict import maybe_td_to_kjt
 
+from nestlab.batch import Batch
 from nestlab.embedding import Embedded, EmbeddingStore, RowOptimizer, Tiers, embed, route
 from nestlab.errors import UserError
+from nestlab.exchange import Mesh
 from nestlab.interop import tiered_state
+from nestlab.interop.tiered_given import taken
 from nestlab.interop.tiered_optimizer import TieredOptimizer
+from nestlab.interop.tiered_records import keep_own
 from nestlab.interop.tiered_step import StepInBackward
-from nestlab.interop.tiered_tables import Jagged, Lookup, jagged, lookups, table_configs
+from nestlab.interop.tiered_tables import Jagged, Lookup, features_of, jagged, lookups, table_configs
 
 
 class Tiered(FusedOptimizerModule, nn.Module):
@@ -58,6 +62,7 @@ class Tiered(FusedOptimizerModule, nn.Module):
             table_configs(self.configs, self._lookups, weighted), optimizer, seed=seed, dtype=dtype, tiers=tiers
         )
         self._fused_optimizer = TieredOptimizer(self, optimizer.lr)
+        self._mesh = Mesh()  # over which a pipeline has spread the rows
         self._steps = StepInBackward(self.store, lambda: self._fused_optimizer.lr)
 
     @property
@@ -73,10 +78,37 @@ class Tiered(FusedOptimizerModule, nn.Module):
     def settle(self) -> None:
         """Ends the stay of a batch that was looked up for training and got no backward: what the store's own calls
         `flush` and `export` ask for. Every call of this module does so by itself."""
+        self._refuse_spread("the tables' weights and states")
         self._steps.settle()
 
+    def batch_of(self, features: KeyedJaggedTensor) -> Batch:
+        """The features that the tables look up, as NestLab has them; without dense values, labels 0.
+
+        Raises:
+            UserError: the features do not fit the tables.
+        """
+        return jagged(features, self._lookups, self._weighted).batch
+
+    def features_of(self, batch: Batch) -> KeyedJaggedTensor:
+        """The way back, on the batch's storage; keys that no table looks up are gone."""
+        return features_of(batch, self._lookups)
+
+    def spread(self, mesh: Mesh) -> None:
+        """From now on this rank holds the rows of its own shard alone; others that it has are dropped.
+
+        Training and evaluation are then a pipeline's, and `state_dict` is refused.
+        """
+        if mesh.shards > 1:
+            self.settle()
+            keep_own(self.store, mesh)
+        self._mesh = mesh
+
     def _embed(self, features: KeyedJaggedTensor) -> tuple[Jagged, Embedded]:
-        given = jagged(maybe_td_to_kjt(features, None), self._lookups, self._weighted)
+        features = maybe_td_to_kjt(features, None)
+        given = jagged(features, self._lookups, self._weighted)
+        if (fetched := taken(self, features)) is not None:
+            return given, fetched
+        self._refuse_spread("look-up")
         keys = route(given.batch, self.store.layout, count=self.store.options.features.counts)
         if self.training and torch.is_grad_enabled():
             _refuse_ranks()
@@ -86,6 +118,14 @@ class Tiered(FusedOptimizerModule, nn.Module):
             rows = [self.store.gather(residency, group) for group in range(len(keys))]
             self.store.release(residency)
         return given, embed(rows, keys, given.batch.size)
+
+    def _refuse_spread(self, what: str) -> None:
+        """Raises UserError where this rank holds a share of the rows alone."""
+        if self._mesh.shards > 1:
+            raise UserError(
+                f"{what}: the rows are spread over {self._mesh.shards} ranks by a NestPipeTrainPipeline; look up by "
+                "its progress and evaluate, and save tables by nestlab.embedding.checkpoint"
+            )
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
         """torchrec's keys, `<prefix>.<table>.weight`, [num_embeddings, dim] each."""

@@ -10,7 +10,9 @@ from nestlab.embedding import EmbeddingStore, KeySet
 from nestlab.embedding.config import TableGroup
 from nestlab.embedding.host.tier import HostTier
 from nestlab.embedding.records import write_records
+from nestlab.embedding.sharding import owner
 from nestlab.errors import UserError
+from nestlab.exchange import Mesh
 from nestlab.host import memory_bytes
 
 _CHUNK_BYTES = 1 << 20  # of records written at once; over a disk tier, no more than host memory holds
@@ -102,3 +104,19 @@ def _refuse_too_large(store: EmbeddingStore, table: str, size: int, width: int) 
             f"table '{table}': torchrec's state dict has all {size:,} rows at once, {needed:,} bytes with a copy, "
             f"and there are {there:,}; use nestlab.embedding.checkpoint.save(module.store, folder)"
         )
+
+
+def keep_own(store: EmbeddingStore, mesh: Mesh) -> None:
+    """Drops the rows of other shards' keys. No batch may be in flight.
+
+    Raises:
+        RuntimeError: one is.
+    """
+    for group, host, tier in zip(store.groups, store.hosts, store.tiers, strict=True):
+        for number, table in enumerate(group.tables):
+            ids = store.export(table.name)["ids"].numpy()
+            others = ids[owner(ids, table.name, mesh.shards) != mesh.shard]
+            offsets = np.where(np.arange(len(group.tables) + 1) > number, others.size, 0)
+            keys = KeySet(others, offsets)
+            tier.forget(host.index.find(keys))
+            host.drop(keys)

@@ -39,7 +39,7 @@ class Lookup:
 
 def lookups(configs: Sequence[EmbeddingBagConfig | EmbeddingConfig]) -> tuple[Lookup, ...]:
     """In torchrec's order: table by table, and feature by feature in each."""
-    pairs = [(feature, config) for config in configs for feature in features_of(config)]
+    pairs = [(feature, config) for config in configs for feature in names_of(config)]
     count = Counter(feature for feature, _ in pairs)
     return tuple(
         Lookup(
@@ -53,7 +53,7 @@ def lookups(configs: Sequence[EmbeddingBagConfig | EmbeddingConfig]) -> tuple[Lo
     )
 
 
-def features_of(config: EmbeddingBagConfig | EmbeddingConfig) -> list[str]:
+def names_of(config: EmbeddingBagConfig | EmbeddingConfig) -> list[str]:
     """The features of a table; one called as the table where none is named."""
     return config.feature_names or [config.name]
 
@@ -139,6 +139,22 @@ def jagged(kjt: KeyedJaggedTensor, pairs: Sequence[Lookup], weighted: bool) -> J
         id_weights=weights,
     )
     return Jagged(batch, ids, lengths)
+
+
+def features_of(batch: Batch, pairs: Sequence[Lookup]) -> KeyedJaggedTensor:
+    """The KeyedJaggedTensor of a batch that `jagged` made, or of a part of it: each feature once."""
+    from torchrec import KeyedJaggedTensor
+
+    first = {pair.feature: number for number, pair in reversed(list(enumerate(pairs)))}
+    columns = sorted(first.values())
+    ids, weights, lengths = batch.ids, batch.id_weights, batch.feature_lengths()
+    if len(columns) < len(pairs):
+        ends = [0, *torch.cumsum(lengths.sum(dim=1), 0).tolist()]
+        runs = [slice(ends[c], ends[c + 1]) for c in columns]
+        ids, weights = _join(ids, runs), None if weights is None else _join(weights, runs)
+        lengths = lengths[torch.tensor(columns)]
+    keys = [pairs[c].feature for c in columns]
+    return KeyedJaggedTensor(keys, ids, weights, lengths=lengths.reshape(-1), stride=batch.size)
 
 
 def _check(kjt: KeyedJaggedTensor, pairs: Sequence[Lookup], weighted: bool) -> None:

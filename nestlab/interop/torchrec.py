@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _TIERED = {  # what needs torchrec to be there, and is loaded when it is asked for
     "TieredEmbeddingBagCollection": "tiered",
     "TieredEmbeddingCollection": "tiered",
+    "NestPipeTrainPipeline": "nestpipe",
+    "Baseline": "baselines",
+    "Variant": "baselines",
     "ExportedState": "tiered_state",
     "export_state": "tiered_state",
     "import_state": "tiered_state",
