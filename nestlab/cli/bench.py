@@ -16,6 +16,8 @@ from nestlab.errors import UserError
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser("bench", help="run a benchmark")
     parser.add_argument("name", metavar="NAME", nargs="?", help="without it the names are listed")
+    parser.add_argument("--world", metavar="N", type=int, help="ranks, for `pipeline`; default: 2")
+    parser.add_argument("--part", choices=("one", "two", "all"), help="of `pipeline`; default: all")
     parser.add_argument("--json", action="store_true", help="exactly one JSON object on standard output")
     parser.set_defaults(main=main)
 
@@ -30,11 +32,12 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.name not in names:
         raise UserError(f"no benchmark '{args.name}': there is {', '.join(names)}")
+    options = {name: getattr(args, name) for name in ("world", "part") if getattr(args, name) is not None}
     if not args.json:
-        _show(benchmarks.run(args.name))
+        _show(benchmarks.run(args.name, **options))
         return 0
     with _only_ours() as out:
-        outcome = plain(benchmarks.run(args.name))
+        outcome = plain(benchmarks.run(args.name, **options))
         out.write(json.dumps(outcome) + "\n")
     return 0
 
