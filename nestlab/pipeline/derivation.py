@@ -34,7 +34,11 @@ CHANNELS = {
 
 
 def required_pairs(keys: Iterable[Key], accesses: Accesses) -> list[tuple[Key, Key]]:
-    """Every pair of conflicting actions, in the order of `keys`, which is that of the reference loop."""
+    """The pairs of conflicting actions, in the order of `keys`, which is that of the reference loop.
+
+    Whatever came before a write of all of a resource is in conflict with that write: what comes after it is paired with
+    the write alone, and with the rest through it. So pairs grow as the actions do, and not as their square.
+    """
     readers: dict[Resource, list[tuple[Key, Access]]] = {}
     writers: dict[Resource, list[tuple[Key, Access]]] = {}
     pairs = []
@@ -48,6 +52,8 @@ def required_pairs(keys: Iterable[Key], accesses: Accesses) -> list[tuple[Key, K
             sources |= {source: None for source, other in earlier if access.conflicts(other)}
         pairs += [(source, key) for source in sources]
         for access in own:
+            if access.write and access.rows is None:
+                readers[access.resource], writers[access.resource] = [], []
             (writers if access.write else readers).setdefault(access.resource, []).append((key, access))
     return pairs
 

@@ -96,7 +96,7 @@ class Shape:
             split=techniques.pipeline_depth >= MOST_DEPTH,
             micro_batches=techniques.micro_batches,
             staleness=techniques.staleness,
-            sync_every=getattr(techniques, "replica_every", 1) if replicas else 0,
+            sync_every=techniques.replica_every if replicas else 0,
             clips=clips,
             builder=techniques.schedule,
         )
