@@ -3,8 +3,8 @@
 Every collective is issued asynchronously and waited for in slices. With gloo (torch 2.13) a wait that times out leaves
 the operation as it was, so that one can wait for it again; a thread that waits sleeps in the kernel. A peer that dies
 resets its connections, and the wait raises within milliseconds; which rank it was is told by the pulses of
-`nestlab.exchange.failure`. `ProcessGroup.abort` ends what is outstanding at once, where `destroy_process_group` alone
-would leave threads behind until the group's own timeout. With NCCL, whose wait with a timeout aborts the group, the
+`nestlab.exchange.failure`. After a failure `close` cuts the connections, since gloo has no abort and would keep threads
+until the group's own timeout (`nestlab.exchange.sockets`). With NCCL, whose wait with a timeout aborts the group, the
 operation is looked at instead; that path has not run on more than one GPU.
 """
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from nestlab.errors import RankFailed
 from nestlab.exchange.failure import Watch, describe
 from nestlab.exchange.meeting import Groups, Ranks, backend_of, make_groups, meet, watch_store
+from nestlab.exchange.sockets import Connection
 from nestlab.exchange.transport import Channel, Mesh
 
 _SLICE = timedelta(seconds=0.2)
@@ -42,17 +43,15 @@ class CollectiveTransport:
         watch: what it knows of the other ranks; ends with `close`.
         device: where tensors lie.
         timeout_s: seconds after which a collective that does not end raises RankFailed.
-        owns_world: the default process group was made here and goes with `close`.
     """
 
-    def __init__(
-        self, mesh: Mesh, groups: Groups, watch: Watch, device: torch.device, timeout_s: float, owns_world: bool
-    ) -> None:
+    def __init__(self, mesh: Mesh, groups: Groups, watch: Watch, device: torch.device, timeout_s: float) -> None:
         self.mesh = mesh
         self._device = device
         self._groups, self._watch = groups, watch
         self._timeout_s = timeout_s
-        self._owns_world = owns_world
+        self._owns_world = False  # the default process group was made by `connect` and goes with `close`
+        self._connections: list[Connection] = []
         self._closed = False
         self._waiting: dict[int, dist.Work] = {}
 
@@ -85,13 +84,16 @@ class CollectiveTransport:
             meet(env, backend_of(device), timeout_s)
         try:
             mesh = Mesh(dist.get_rank(), dist.get_world_size(), replicas)
-            groups = make_groups(mesh, device, timeout_s)
+            groups, connections = make_groups(mesh, device, timeout_s)
             store, host = watch_store(env)
         except BaseException:
             if owns_world:
                 dist.destroy_process_group()
             raise
-        return cls(mesh, groups, Watch(store, mesh.rank, mesh.world_size, host), device, timeout_s, owns_world)
+        watch = Watch(store, mesh.rank, mesh.world_size, host)
+        transport = cls(mesh, groups, watch, device, timeout_s)
+        transport._owns_world, transport._connections = owns_world, connections
+        return transport
 
     def all_to_all(self, channel: Channel, send: Tensor, send_counts: Sequence[int], counts: Sequence[int]) -> Tensor:
         ranks = self._inside()
@@ -143,8 +145,10 @@ class CollectiveTransport:
         self._watch.leave()
         groups = list(self._groups.values())
         if torn:
-            for group in [*groups, *([dist.group.WORLD] if self._owns_world else [])]:
-                group.abort()
+            for connection in self._connections:
+                connection.cut()
+            for group in groups:
+                group.abort()  # what NCCL needs
         self._groups.clear()
         if self._owns_world:
             dist.destroy_process_group()

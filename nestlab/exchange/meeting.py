@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from nestlab.errors import RankFailed, UserError
+from nestlab.exchange.sockets import Connection, connections
 from nestlab.exchange.transport import Channel, Mesh
 from nestlab.launch.environment import REMEDY, Place, environment, launcher_serves_store
 
@@ -51,8 +52,11 @@ def backend_of(device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def make_groups(mesh: Mesh, device: torch.device, timeout_s: float) -> Groups:
-    """The groups this rank belongs to, by channel and members. Every rank makes all groups, in this order."""
+def make_groups(mesh: Mesh, device: torch.device, timeout_s: float) -> tuple[Groups, list[Connection]]:
+    """The groups this rank belongs to, by channel and members, and gloo's connections in them.
+
+    Every rank makes all groups, in this order.
+    """
     shards, world = mesh.shards, mesh.world_size
     copies = [tuple(range(first, first + shards)) for first in range(0, world, shards)]
     peers = [tuple(range(shard, world, shards)) for shard in range(shards)]
@@ -61,15 +65,19 @@ def make_groups(mesh: Mesh, device: torch.device, timeout_s: float) -> Groups:
     if mesh.replicas > 1:
         wanted.append((Channel.KEYS, everyone))
     timeout = timedelta(seconds=timeout_s + _GRACE_S)
-    made = {}
+    made, opened = {}, []
     for channel, members in wanted:
         for ranks in members:
             if len(ranks) == 1:
                 continue
+            before = connections()
             group = dist.new_group(list(ranks), timeout=timeout, backend=backend_of(device))
             if mesh.rank in ranks:
                 made[channel, ranks] = group
-    return made
+                fresh = connections() - before
+                if len(fresh) == len(ranks) - 1:  # otherwise another thread's may be among them
+                    opened.extend(sorted(fresh, key=lambda connection: connection.number))
+    return made, opened
 
 
 def _count(store: dist.Store) -> int:

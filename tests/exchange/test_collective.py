@@ -282,7 +282,7 @@ def closes_while_waiting(transport, done):
 
 
 def test_close_ends_what_still_waits_and_leaves_no_thread(ranks, tmp_path):
-    """Seen to fail (threads stay until the group's timeout) without `abort`."""
+    """Seen to fail (the lane and gloo's threads stay until the group's timeout) without `cut`."""
     _, (found, closing, left) = ranks.run(closes_while_waiting, tmp_path / "done")
     assert found[0][0] == "rank 1 closed its transport"
     assert closing < 6 and found[0][1] < 10

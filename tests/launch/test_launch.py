@@ -44,7 +44,6 @@ def test_results_come_by_rank_and_each_rank_has_a_log(tmp_path, nothing_left):
 
 @pytest.mark.dist
 def test_the_rank_that_failed_is_named_with_its_log(nothing_left):
-    """Seen to fail when the earliest error is taken, whoever it is about."""
     begin = time.monotonic()
     with pytest.raises(RankFailed) as caught:
         launch(rank_functions.one_raises, world_size=2)
