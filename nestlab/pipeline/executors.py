@@ -77,7 +77,10 @@ class Shuffled:
 
     def __init__(self, seed: int, batches: int = 4) -> None:
         self._random = random.Random(seed)
-        self._batches = batches
+        self._seed, self._batches = seed, batches
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(seed={self._seed}, batches={self._batches})"
 
     def window(self) -> int:
         return self._batches
@@ -171,6 +174,8 @@ class Progress:
 
     def advance(self, perform: Perform) -> int | None:
         """Runs actions until the next batch is through; its number, or None at the end of the data.
+
+        After an error nothing more is begun; `close` waits for what is under way.
 
         Raises:
             ValueError: `depth` asks for fewer batches in flight than the schedule's rows need.

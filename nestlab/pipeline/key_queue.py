@@ -57,6 +57,12 @@ class KeyQueue:
         self.key_bytes += sum(each.nbytes for each in found) - taken.nbytes
         return taken, found
 
+    def drop_absent(self) -> None:
+        """After a drain, where all that was read is routed: what no rank has a batch for, at the end of a source."""
+        while self._routed and not self._routed[-1].present:
+            self.read_bytes -= self._read.pop().nbytes
+            self.key_bytes -= self._routed.pop().nbytes
+
     def clear(self) -> None:
         """At the end of the data, where only fillers are held."""
         self._read.clear()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from nestlab.errors import RankFailed
 from nestlab.pipeline.executors import Perform
 from nestlab.pipeline.ledger import EndOfData, Ledger
 from nestlab.pipeline.schedule import Action, Lane
@@ -71,7 +72,8 @@ class Crew:
         """As `Work.run`.
 
         Raises:
-            BaseException: the first error of any lane; the threads have ended by then.
+            BaseException: the first error of any lane, where it is not that of another rank; the threads have ended by
+                then. An interrupt of the main thread leaves to `close` to wait for them.
         """
         try:
             with self._lock:
@@ -83,8 +85,8 @@ class Crew:
                 self._awaited = None
                 if self._error is None:
                     return self._ledger.holds(batch)
-        except BaseException:  # an interrupt of the main thread
-            self.close()
+        except BaseException:  # an interrupt of the main thread; a lane may be waiting for other ranks
+            self.stop()
             raise
         self.close()
         error, self._error = self._error, None
@@ -182,7 +184,9 @@ class Crew:
     def _fail(self, lane: _Lane, error: BaseException) -> None:
         with self._lock:
             lane.running = None
-            self._error = self._error or error
+            echo = isinstance(self._error, RankFailed) and not isinstance(error, RankFailed)  # of an own error
+            if self._error is None or echo:
+                self._error = error
             self._stopping = True
             for other in self._lanes.values():
                 other.wake.notify()

@@ -16,6 +16,7 @@ from nestlab.embedding import embed
 from nestlab.errors import RankFailed
 from nestlab.exchange import LocalTransport, RoutedBatch, Transport
 from nestlab.models import RecModel
+from nestlab.pipeline.agreement import RanksDisagree, agree, of_dense, of_tables, of_techniques
 from nestlab.pipeline.builders import build
 from nestlab.pipeline.dense import Clipped
 from nestlab.pipeline.depths import depth_over_time
@@ -54,7 +55,8 @@ class Pipeline:
         executor: `Inline()`, `Shuffled(seed)` or `Lanes()`. All give the same bits.
         recorder: where every action leaves an event; None records nothing.
         transport: how ranks meet; None: this rank is alone. Every rank makes the same calls, with the same techniques,
-            start weights of the dense part and executor, each on its own slice of the global batches.
+            start weights of the dense part and executor, each on its own slice of the global batches. That they are
+            the same is asked before the first batch (nestlab/pipeline/agreement.py).
 
     Raises:
         UserError: the schedule is made for another device tier than the store has.
@@ -86,7 +88,10 @@ class Pipeline:
         self._transport = transport or LocalTransport()
         self._step = TrainStep(model, optimizer, self._transport, where, self.techniques)
         self._arrange = arrangement(self.techniques, model.embedding.layout)
-        self._progress = Progress(self.schedule, executor or Inline(), depth_over_time(self.techniques))
+        self._executor = executor or Inline()
+        self._progress = Progress(self.schedule, self._executor, depth_over_time(self.techniques))
+        self._optimizer = optimizer
+        self._agreed = self._transport.mesh.world_size == 1
         self._failed_in = self._broken = ""
         self._paused_at: int | None = None
         self._paused_ns = 0  # of evaluations: no part of any step, cut out of the trace
@@ -104,6 +109,8 @@ class Pipeline:
         Raises:
             StopIteration: the iterator is at its end and everything in flight has been trained and handed out. The
                 pipeline is then empty and may go on with another iterator.
+            UserError: the ranks do not have the same techniques, tables, optimizers or start weights.
+            RankFailed: another rank failed, ended or did not come; the message names it, and the place.
         """
         output = self._next(iterator)
         if output is None:
@@ -115,7 +122,8 @@ class Pipeline:
 
         Whoever breaks off such a loop under a schedule that looks ahead leaves batches in flight: `drain()` trains and
         hands them out, else they come out at the head of the next pass. So do those whose keys alone were looked at
-        (the `oracle` policy), which a drain leaves as they are; a pipeline made anew does not have them.
+        (the `oracle` policy), which a drain leaves as they are; a pipeline made anew does not have them. Among several
+        ranks nothing of the next loader is loaded before those are trained.
         """
         iterator = iter(loader)
         while (output := self._next(iterator)) is not None:
@@ -146,7 +154,11 @@ class Pipeline:
         was_training = dense.training
         dense.eval()
         try:
+            self._agree()
             pairs = list(self._predictions(iter(loader)))
+        except BaseException as error:
+            self._tell("evaluation", "in evaluation", error)
+            raise
         finally:
             dense.train(was_training)
         labels, predictions = zip(*pairs, strict=True) if pairs else ((), ())
@@ -181,14 +193,27 @@ class Pipeline:
     def _next(self, iterator: Iterator[Batch]) -> StepOutput | None:
         """The next batch's output, with `iterator` as the source of what is loaded from now on."""
         step = self._step
-        if step.source is None or step.source.batches is not iterator:
-            self._progress.settle()  # what a lane still loads is of the source before
-            many = self._transport.mesh.world_size > 1
-            step.source = Source(iterator, self._arrange, step.filler if many else None)
+        if (step.source is None or step.source.batches is not iterator) and (rest := self._turn_to(iterator)):
+            return rest
         output = self._advance()
         if output is None and step.ended is not step.source:
             return self._advance()  # the end that a look-ahead had found was that of the source before
         return output
+
+    def _turn_to(self, iterator: Iterator[Batch]) -> StepOutput | None:
+        """Makes `iterator` the source. An output: of a batch of the source before, which comes first.
+
+        Among several ranks what is in flight is trained before anything of the new source is loaded: an end of the old
+        one that ROUTE has yet to find would take with it what was loaded behind it.
+        """
+        step, many = self._step, self._transport.mesh.world_size > 1
+        self._progress.settle()  # what a lane still loads is of the source before
+        if many and step.source is not None:
+            self._progress.stop_loading()
+            if (output := self._advance()) is not None:
+                return output
+        step.source = Source(iterator, self._arrange, step.filler if many else None)
+        return None
 
     def _advance(self) -> StepOutput | None:
         if self._broken:
@@ -197,9 +222,13 @@ class Pipeline:
             self._paused_ns += time.perf_counter_ns() - self._paused_at
             self._paused_at = None
         try:
+            self._agree()
             done = self._progress.advance(self._perform if self.recorder is None else self._recorded)
         except BaseException as error:
+            if not self._failed_in:  # no action did: an interrupt, most of the time
+                self._tell(f"batch {self._progress.batch}", f"before batch {self._progress.batch} was through", error)
             self._broken = self._failed_in or type(error).__name__
+            self._progress.close()  # now that the others know: a lane may be waiting for them
             raise
         if done is None:
             self._step.drop_fillers()
@@ -239,13 +268,29 @@ class Pipeline:
         except EndOfData:
             raise
         except BaseException as error:
-            self._failed_in = f"{action.key}: {type(error).__name__}"
-            mesh = self._transport.mesh
-            rank = f"rank {mesh.rank}, " if mesh.world_size > 1 else ""
-            error.add_note(f"{rank}in {action.key} on lane {action.lane}, schedule '{self.schedule.name}'")
-            if not isinstance(error, RankFailed):
-                self._transport.fail(str(action.key), error)
+            if not self._failed_in or not isinstance(error, RankFailed):
+                self._failed_in = f"{action.key}: {type(error).__name__}"
+            self._tell(
+                str(action.key), f"in {action.key} on lane {action.lane}, schedule '{self.schedule.name}'", error
+            )
             raise
+
+    def _tell(self, place: str, note: str, error: BaseException) -> None:
+        """The other ranks need not wait for this one, and the error names where it was."""
+        mesh = self._transport.mesh
+        error.add_note(f"rank {mesh.rank}, {note}" if mesh.world_size > 1 else note)
+        if not isinstance(error, (RankFailed, RanksDisagree)):
+            self._transport.fail(place, error)
+
+    def _agree(self) -> None:
+        """Once, before anything is asked of the other ranks; model and optimizer are then as training begins."""
+        if not self._agreed:
+            flags = of_techniques(self.techniques, self.schedule, self._executor)
+            agree(
+                self._transport,
+                [*flags, *of_tables(self.model.embedding), *of_dense(self.model.dense, self._optimizer)],
+            )
+            self._agreed = True
 
     def _predictions(self, batches: Iterator[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
         """Labels and predictions of all ranks, batch by batch, until no rank has any."""

@@ -276,10 +276,14 @@ class TrainStep:
         return self._replicas.sync() if self._replicas is not None else 0
 
     def drop_fillers(self) -> None:
-        """At the end of the data: what was loaded beyond it, and keys known of it."""
-        if self.transport.mesh.world_size > 1:
+        """What was loaded beyond the end of the data, and keys known of it: after a drain there may be such keys."""
+        if self.transport.mesh.world_size == 1:
+            return
+        if self.ended is self.source:
             self.flight.clear()
             self._keys_ahead.clear()
+        else:
+            self._keys_ahead.drop_absent()
 
     def route_batch(self, batch: Batch) -> RoutedBatch:
         """Who needs which rows of whom for this batch; a collective."""
