@@ -11,7 +11,7 @@ import torch
 
 from nestlab import data, device
 from nestlab.data import Dataset, Loader
-from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
+from nestlab.embedding import EmbeddingStore, RowOptimizer, TableConfig, Tiers, optimizer
 from nestlab.errors import UserError
 from nestlab.exchange import Link, LinkModel, LocalTransport, Transport
 from nestlab.launch import environment
@@ -269,6 +269,13 @@ def _executor(options: TrainOptions, techniques: Techniques) -> Inline | Lanes |
 def build_dlrm(dataset: Dataset, options: TrainOptions, tiers: Tiers | None = None) -> RecModel:
     """DLRM with a table a feature; ids of any value find rows, so no table needs a size."""
     tables = [TableConfig(name, options.dim) for name in dataset.features]
-    store = EmbeddingStore(tables, optimizer(options.optimizer, lr=options.lr), seed=options.seed, tiers=tiers)
+    store = EmbeddingStore(tables, row_optimizer(options), seed=options.seed, tiers=tiers)
     dense = DLRM(len(dataset.dense_names), dataset.features, options.dim, seed=options.seed)
     return RecModel(store, dense)
+
+
+def row_optimizer(options: TrainOptions) -> RowOptimizer:
+    """The tables' optimizer; row-wise Adagrad's state is scaled where replicas are averaged (arXiv 2508.03854)."""
+    groups = Techniques.parse(options.techniques).replica_groups
+    scaled = {"state_scale": float(groups)} if groups > 1 and options.optimizer == "rowwise_adagrad" else {}
+    return optimizer(options.optimizer, lr=options.lr, **scaled)
