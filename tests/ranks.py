@@ -91,7 +91,7 @@ class Ranks:
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
-        port = _free_port()
+        port = free_port()
         with _environment(OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR"):
             for rank in range(WORLD):
                 here, there = spawn.Pipe()
@@ -150,6 +150,7 @@ def _work(connection: Connection, rank: int, port: int) -> None:
         pass
     finally:
         transport.close()
+    sys.stdout.flush()
     os._exit(0)  # nothing is left but the interpreter's own end, which with torch loaded takes a second and more
 
 
@@ -173,7 +174,7 @@ def _portable(error: BaseException) -> BaseException:
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 
 import pytest
 import torch
+from ranks import free_port
 
-from nestlab.errors import RankFailed
+from nestlab.errors import RankFailed, UserError
 from nestlab.exchange import Channel
 from nestlab.exchange.collective import CollectiveTransport
 
@@ -160,6 +162,19 @@ def caught(call):
     except RankFailed as error:
         return str(error), time.monotonic() - begin, time.process_time() - cpu
     return "no error", 0.0, 0.0
+
+
+def test_meeting_says_who_is_missing_or_what_is_wrong():
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with pytest.raises(RankFailed, match=r"^no answer within 0.3 s while connecting; rank\(s\) 1, 2 did not come$"):
+        CollectiveTransport.connect(timeout_s=0.3, env={"RANK": "0", **place})
+    with pytest.raises(UserError, match="RANK and WORLD_SIZE are not set"):
+        CollectiveTransport.connect(env={})
+    with socket.create_server(("", 0)) as taken:
+        place["MASTER_PORT"] = str(taken.getsockname()[1])
+        with pytest.raises(UserError, match="rank 0 cannot listen on .*: choose a free port"):
+            CollectiveTransport.connect(timeout_s=0.3, env={"RANK": "0", **place})
+    assert not torch.distributed.is_initialized()
 
 
 def killed(transport):
