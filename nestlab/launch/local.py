@@ -64,7 +64,7 @@ def launch(
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError("launch: called while a rank imports the script; put the call under if __name__ == '__main__':")
     target, payload = _target(function), _payload(args, kwargs or {})
-    with _folders(log_dir) as folders, caller_as_before(threads):
+    with caller_as_before(threads), _folders(log_dir) as folders:
         for rank in range(world_size):
             folders.log(rank).unlink(missing_ok=True)
         store, context = _prepare(world_size, (target, payload, folders, threads))

@@ -172,7 +172,7 @@ def test_meeting_says_who_is_missing_or_what_is_wrong():
         CollectiveTransport.connect(env={})
     with socket.create_server(("", 0)) as taken:
         place["MASTER_PORT"] = str(taken.getsockname()[1])
-        with pytest.raises(UserError, match="rank 0 cannot listen on .*: choose a free port"):
+        with pytest.raises(UserError, match=r"rank 0 cannot listen on .*: choose a free port"):
             CollectiveTransport.connect(timeout_s=0.3, env={"RANK": "0", **place})
     assert not torch.distributed.is_initialized()
 
