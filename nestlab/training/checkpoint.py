@@ -208,6 +208,7 @@ def _pack(trained: Trained, state: State, facts: Facts, own_of_ranks: list[Tenso
         "position": {"epoch": state.position.epoch, "batch": state.position.batch},
         "world_size": trained.transport.mesh.world_size,
         "samples": history.samples,
+        "looks": list((history.evaluations or [{}])[0]),
         "train_seconds": history.train_seconds,
         "optimizer": scalars,
         "facts": dict(facts),
@@ -228,7 +229,7 @@ def _state(content: dict[str, Any], tensors: Tensors) -> State:
     losses, samples = tensors["curve.loss"].tolist(), tensors["curve.samples"].tolist()
     history = History(
         losses=[(i + 1, loss, size) for i, (loss, size) in enumerate(zip(losses, samples, strict=True))],
-        evaluations=_looks(under("look", tensors)),
+        evaluations=_looks({name: tensors[f"look.{name}"] for name in content["looks"]}),
         before=len(losses),
         train_seconds=content["train_seconds"],
         samples=content["samples"],
@@ -239,7 +240,7 @@ def _state(content: dict[str, Any], tensors: Tensors) -> State:
 def _looks(columns: Mapping[str, Tensor]) -> list[dict[str, float]]:
     rows = zip(*(values.tolist() for values in columns.values()), strict=True)
     looks = [dict(zip(columns, row, strict=True)) for row in rows]
-    return [{"step": int(look.pop("step")), **look} for look in looks]
+    return [{**look, "step": int(look["step"])} for look in looks]
 
 
 def _own(tensors: Tensors, rank: int, content: dict[str, Any]) -> Tensors:

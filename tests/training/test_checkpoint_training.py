@@ -32,9 +32,9 @@ WAYS = [
 def test_killed_and_continued_it_is_the_same(techniques, executor, killed_at_load, tmp_path):
     """Whatever tier and depth, in the first epoch and in the third; what was trained since the last save is lost.
 
-    Broken on purpose: the position one further; the position of what was loaded; the random generator, the dense
-    parameters, the optimizer's state, the buffers not restored; the pipeline made before the tables were loaded (the
-    bias correction of Adam on the tables). Each failed.
+    Broken on purpose: the position one further, or put down as the epoch's start; the random generator, the dense
+    parameters, the optimizer's state, the buffers, the tables' step number not restored; saved without a drain. Each
+    failed.
     """
     whole = Training(None, techniques, executor)
     expected = whole.fit(20)
@@ -56,8 +56,8 @@ def test_killed_and_continued_it_is_the_same(techniques, executor, killed_at_loa
 def test_a_save_killed_at_any_operation_leaves_one_whole_training(tmp_path):
     """Tables, weights, optimizer and position are all of the save before, or all of the new one.
 
-    Broken on purpose: the training's state written in place beside the manifest, valid before or after the tables; the
-    folder of the state before removed ahead of the manifest. Each failed.
+    Broken on purpose: the training's state made valid after the tables, by another manifest; what the save before named
+    removed ahead of the manifest. Each failed.
     """
     training, before = Training(tmp_path / "before"), tmp_path / "before"
     training.fit(6)
@@ -114,6 +114,7 @@ def test_nothing_left_to_train(tmp_path):
     assert np.array_equal(history.last_look[1], expected.last_look[1])
     with pytest.raises(UserError, match="6 steps are trained already, and 5 asked for"):
         Training(tmp_path, restart=True).fit(5)
+    assert [list(look) for look in history.evaluations] == [list(look) for look in expected.evaluations]
     longer = Training(tmp_path, restart=True).fit(9)
     assert longer.step == 9 and [look["step"] for look in longer.evaluations] == [2, 4, 6, 9]
 

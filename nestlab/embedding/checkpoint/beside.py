@@ -44,7 +44,7 @@ def write_beside(folder: str | Path, number: int, content: dict[str, Any], tenso
 
 
 def read_beside(folder: str | Path, beside: Beside) -> dict[str, Tensor]:
-    """The tensors, in host memory, once their checksum is found right.
+    """The tensors, in host memory and by name, once their checksum is found right.
 
     Raises:
         UserError: the file is missing, damaged or cannot be read.
@@ -54,7 +54,7 @@ def read_beside(folder: str | Path, beside: Beside) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in beside.files:
         tensors |= from_safetensors((folder / file.path).read_bytes())
-    return tensors
+    return dict(sorted(tensors.items()))  # safetensors gives them in another order in every process
 
 
 def _write(scratch: Path, tensors: Mapping[str, Tensor]) -> FileEntry:

@@ -1,0 +1,170 @@
+"""`nestlab train` killed with SIGKILL while it trains, started again, finished: the files of the undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nestlab import cli
+from nestlab.experiments.training import _description
+from nestlab.tracing import read_chrome_trace
+from nestlab.training import TrainOptions, assemble, export_model
+
+FILES = ("tables.safetensors", "dense.safetensors", "model.json")
+AS_OPTIONS = {"dataset": "criteo-synth", "rows": 2000, "batch_size": 32, "epochs": 4, "device": "cpu"}
+OPTIONS = [text for name, value in AS_OPTIONS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+AHEAD = ["--techniques", "device_tier=dual_buffer,pipeline_depth=3"]
+NESTED = ["--techniques", "device_tier=dual_buffer,pipeline_depth=3,micro_batches=2"]
+STEPS = 200
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared(tmp_path_factory):
+    """Prepared data of these tests, away from the user's; made once, so that ranks find it."""
+    from nestlab import data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NESTLAB_PREPARED", str(tmp_path_factory.mktemp("prepared")))
+        data.open_dataset("criteo-synth", rows=2000)
+        yield
+
+
+class Ranks:
+    """`nestlab train` as so many processes, and what they print."""
+
+    def __init__(self, world: int, folder: Path, *options: str) -> None:
+        self.command = [sys.executable, "-m", "nestlab.cli", "train", *OPTIONS, "--results", str(folder / "results")]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        self.processes = []
+        for rank in range(world):
+            place = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            env = {**os.environ, "OMP_NUM_THREADS": "1", **(place if world > 1 else {})}
+            command = [*self.command, *options]
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            self.processes.append(subprocess.Popen(command, env=env, **streams))
+
+    def end(self, timeout_s: float = 120.0) -> tuple[list[int], list[str], list[str]]:
+        """Exit statuses, standard outputs, standard errors."""
+        try:
+            told = [process.communicate(timeout=timeout_s) for process in self.processes]
+        finally:
+            self.kill()
+        return [process.returncode for process in self.processes], *map(list, zip(*told, strict=True))
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
+
+
+def step_in(folder: Path) -> int:
+    """Of the checkpoint: 0 where there is none yet."""
+    try:
+        return json.loads((folder / "manifest.json").read_text())["beside"]["content"]["step"]
+    except FileNotFoundError:
+        return 0
+
+
+def await_the_middle(ranks: Ranks, folder: Path) -> None:
+    limit = time.monotonic() + 120
+    while step_in(folder) < 40 and time.monotonic() < limit:
+        assert all(process.poll() is None for process in ranks.processes), ranks.end()
+        time.sleep(0.005)
+
+
+def files_of(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in FILES]
+
+
+def test_one_rank(tmp_path):
+    """Under a pipeline that looks ahead, against `plain` without a checkpoint. The curve in the run folder is whole."""
+    results = ["--results", str(tmp_path / "results")]
+    assert cli.main(["train", *OPTIONS, *results, "--export", str(tmp_path / "plain")]) == 0
+    saved = ["--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "7", "--restart", *AHEAD]
+    ranks = Ranks(1, tmp_path, *saved)
+    await_the_middle(ranks, tmp_path / "saved")
+    ranks.kill()
+    assert ranks.end()[0] == [-signal.SIGKILL]
+    assert 40 <= (step := step_in(tmp_path / "saved")) < STEPS
+    (status,), (out,), (err,) = Ranks(1, tmp_path, *saved, "--export", str(tmp_path / "again")).end()
+    assert status == 0, err
+    assert f"checkpoint: training goes on after step {step} of " in out
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "plain")
+    run = Path(re.search(r"^run (.+)$", out, re.MULTILINE)[1])
+    assert pd.read_parquet(run / "tables" / "steps.parquet")["step"].tolist() == list(range(1, STEPS + 1))
+    assert json.loads((run / "manifest.json").read_text())["summary"]["checkpoint_ms_per_step"] > 0
+
+
+def undisturbed(transport: Any, prepared: str, folder: Path) -> None:
+    """What the command does, on ranks that are there already."""
+    os.environ["NESTLAB_PREPARED"] = prepared
+    recipe = assemble(TrainOptions(**AS_OPTIONS, techniques=NESTED[1]), transport)
+    recipe.fit()
+    export_model(recipe.model, folder, _description(recipe), transport)
+
+
+@pytest.mark.dist
+def test_two_ranks(ranks, tmp_path):
+    """As separate processes that find each other by the environment. One is killed: the other ends by itself, with a
+    line that names both. Started again they are as never disturbed, to the bit. Rank 0 alone speaks.
+    """
+    saved = [
+        "--checkpoint",
+        str(tmp_path / "saved"),
+        "--checkpoint-every",
+        "20",
+        "--restart",
+        "--timeout",
+        "20",
+        *NESTED,
+    ]
+    first = Ranks(2, tmp_path, *saved)
+    await_the_middle(first, tmp_path / "saved")
+    first.processes[1].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    statuses, _, errors = first.end(60.0)
+    assert statuses == [1, -signal.SIGKILL] and time.monotonic() - began < 25.0
+    assert re.fullmatch(r"nestlab: error: rank 0: .*rank 1 .*\n", errors[0]), errors[0]
+    assert 40 <= step_in(tmp_path / "saved") < STEPS
+    statuses, out, errors = Ranks(2, tmp_path, *saved, "--export", str(tmp_path / "again")).end()
+    assert statuses == [0, 0], errors
+    assert "training goes on after step" in out[0] and out[1] == errors[1] == ""
+    ranks.run(undisturbed, os.environ["NESTLAB_PREPARED"], tmp_path / "whole")
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "whole")
+    trace = read_chrome_trace(Path(re.search(r"^run (.+)$", out[0], re.MULTILINE)[1]) / "trace.json.gz")
+    assert {event.rank for event in trace.events} == {0, 1}
+
+
+def test_an_error_is_one_line_that_names_the_rank(monkeypatch, capsys):
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["train", *OPTIONS, "--techniques", "replica_groups=3"]) == 2
+    told = capsys.readouterr()
+    assert re.fullmatch(r"nestlab: error: rank 1: train: replica_groups=3 .+\n", told.err) and told.out == ""
+
+
+def test_restart_needs_a_place(capsys):
+    assert cli.main(["train", *OPTIONS, "--restart"]) == 2
+    assert "--checkpoint DIR" in capsys.readouterr().err
+
+
+def test_a_training_is_not_written_over(tmp_path, capsys):
+    argv = ["train", *OPTIONS, "--steps", "3", "--results", str(tmp_path), "--checkpoint", str(tmp_path / "saved")]
+    assert cli.main(argv) == 0
+    assert cli.main(argv) == 2
+    assert "holds a training of 3 steps; add --restart" in capsys.readouterr().err
+    assert cli.main([*argv, "--restart"]) == 0  # nothing left to train: looked at, exported, kept
+    assert step_in(tmp_path / "saved") == 3
