@@ -9,11 +9,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
 from nestlab import cli, results
-from nestlab.tracing import Recorder, write_chrome_trace
+from nestlab.tracing import Recorder, merge, read_chrome_trace, write_chrome_trace
 
 pytest.importorskip("viztracer")
 DATASET = {"id": "made", "kind": "synthetic", "rows": 3, "fingerprint": "f1", "title": "made rows (SYNTHETIC)"}
@@ -117,3 +118,20 @@ def test_open_serves_the_page_and_the_trace_until_interrupted(tmp_path):
         process.wait()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url, timeout=5)
+
+
+def test_a_run_of_several_ranks_is_shown_exported_and_compared(tmp_path, capsys, monkeypatch):
+    run = made_run(tmp_path)
+    path = results.load(run, tmp_path).path / "trace.json.gz"
+    one = read_chrome_trace(path)
+    late = replace(one, events=tuple(e._replace(rank=1, end_ns=e.end_ns + 7_000) for e in one.events))
+    write_chrome_trace(merge([one, late]), path)
+    alone = made_run(tmp_path, seed=1)
+    status, out, _ = call(capsys, "show", run, "--rank", "1", "--results", str(tmp_path))
+    assert status == 0 and "rank 1" in out and "the step on every rank" in out
+    assert [line.split()[0] for line in out.splitlines()[-2:]] == ["0", "1"]
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = call(capsys, "export", run, "--hta", "h.json", "--results", ".")
+    assert status == 0 and (tmp_path / "h_rank0.json").exists() and (tmp_path / "h_rank1.json").exists()
+    status, out, _ = call(capsys, "diff", run, alone, "--results", ".")
+    assert status == 0 and "the numbers of ranks differ: 2 | 1" in out
