@@ -22,14 +22,19 @@ _ROW, _CELL = 0.27, 0.54  # inches
 def film(frame: pd.DataFrame, title: str) -> Figure:
     """The looks from top to bottom; in each cell the id (small) and how many updates its record has seen."""
     actions = frame.drop_duplicates("number")["action"].tolist()
-    left = _lefts(frame)
+    left, first = _lefts(frame), {place: _first(frame, place) for place in frame["place"].unique()}
     width = max(left[place] + _slots(frame, place) for place in left)
     with plotting.style():
         figure = plotting.new_figure(1.5 + _CELL * width, 1.35 + _ROW * len(actions))
         axes = figure.add_subplot()
         _set_up(axes, frame, actions, left, width)
         for row in frame.itertuples():
-            _draw(axes, row, left[row.place] + row.slot - _first(frame, row.place))
+            _draw(axes, row, left[row.place] + row.slot - first[row.place])
+        for artist in (
+            *axes.patches,
+            *axes.texts[len(left) :],
+        ):  # cells lie inside: measuring each takes most of the time
+            artist.set_in_layout(False)
         axes.set_title(title, pad=22)
         _legend(figure, frame)
     return figure

@@ -42,6 +42,8 @@ def _draw(axes: Axes, name: str, trace: Trace, end: float) -> None:
     parted = any(event.part > 0 for event in trace.events)
     for event in trace.events:
         _bar(axes, event, rows[event.lane], per_ms, parted)
+    for artist in (*axes.patches, *axes.texts):  # all inside: measuring each takes most of the time
+        artist.set_in_layout(False)
 
 
 def _bar(axes: Axes, event: Event, row: int, per_ms: float, parted: bool) -> None:
