@@ -177,6 +177,10 @@ def connect(options: TrainOptions) -> Transport:
             f"train: replica_groups={replicas} do not divide {world_size} rank(s); start more, or fewer groups"
         )
     if world_size == 1:
+        if options.network:
+            raise UserError(
+                f"train: network={options.network}: one rank has none; start more with torchrun, or leave it out"
+            )
         return LocalTransport()
     from nestlab.exchange.collective import CollectiveTransport
 
