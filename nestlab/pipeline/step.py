@@ -141,6 +141,7 @@ class TrainStep:
         b.routed, b.foreseen = self._keys_ahead.route(b.read_ahead, self.route_batch)
         if not b.routed.present:
             self.ended = self.source
+            self._newest.pop(Stage.ROUTE, None)  # the next epoch begins with this number
             raise EndOfData(t)
         b.held.keys = b.routed.nbytes
 
