@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 
-from nestlab import data, device
+from nestlab import data, device, plugins
 from nestlab.data import Dataset, Loader
 from nestlab.embedding import EmbeddingStore, RowOptimizer, TableConfig, Tiers, optimizer
 from nestlab.errors import UserError
@@ -167,10 +167,12 @@ def connect(options: TrainOptions) -> Transport:
     """Joins the ranks that the environment names; a process on its own is a world of one.
 
     Raises:
-        UserError: the environment is incomplete, or the replica groups do not divide the ranks.
+        UserError: the environment is incomplete, the replica groups do not divide the ranks, or the flag `transport`
+            names nothing that connects.
         RankFailed: a rank did not come in time.
     """
-    place, replicas = environment(), Techniques.parse(options.techniques).replica_groups
+    place, flags = environment(), Techniques.parse(options.techniques)
+    replicas, brought = flags.replica_groups, plugins.transport(flags.transport)
     world_size = 1 if place is None else place.world_size
     if world_size % replicas:
         raise UserError(
@@ -181,11 +183,15 @@ def connect(options: TrainOptions) -> Transport:
             raise UserError(
                 f"train: network={options.network}: one rank has none; start more with torchrun, or leave it out"
             )
+        if brought:
+            raise UserError(
+                f"train: transport={flags.transport}: one rank has none; start more with torchrun, or leave it out"
+            )
         return LocalTransport()
     from nestlab.exchange.collective import CollectiveTransport
 
-    where = device.resolve(options.device)
-    transport: Transport = CollectiveTransport.connect(replicas, where, options.timeout)
+    join = brought or CollectiveTransport.connect
+    transport: Transport = join(replicas=replicas, device=device.resolve(options.device), timeout_s=options.timeout)
     if options.network:
         from nestlab.exchange.linked import Linked
 

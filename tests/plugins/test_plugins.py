@@ -12,7 +12,9 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -288,3 +290,27 @@ def test_two_packages_with_one_name_are_told_apart(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(str(folder.parent))
     with pytest.raises(UserError, match="clustering=mine: two installed packages use that name"):
         Techniques.parse("micro_batches=2,clustering=mine")
+
+
+JOINS = """
+from nestlab.exchange import LocalTransport, Mesh
+def connect(replicas, device, timeout_s):
+    made = LocalTransport()
+    made.mesh, made.asked = Mesh(1, 4, replicas), (replicas, str(device), timeout_s)
+    return made
+"""
+
+
+def test_a_training_connects_by_the_transport_of_its_flags(tmp_path, monkeypatch):
+    """On every rank, as the suite's own is; on one rank a transport would have no effect, and is refused."""
+    from nestlab.training import TrainOptions, recipe
+
+    (tmp_path / "joins_ranks.py").write_text(JOINS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "transport=joins_ranks:connect,replica_groups=2"
+    options = TrainOptions("criteo-synth", techniques=text, timeout=7.0, device="cpu")
+    monkeypatch.setattr(recipe, "environment", lambda: SimpleNamespace(world_size=4, rank=1))
+    assert recipe.connect(options).asked == (2, "cpu", 7.0)
+    monkeypatch.setattr(recipe, "environment", lambda: None)
+    with pytest.raises(UserError, match="transport=joins_ranks:connect: one rank has none; start more with torchrun"):
+        recipe.connect(replace(options, techniques="transport=joins_ranks:connect"))
