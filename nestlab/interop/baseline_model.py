@@ -69,10 +69,12 @@ class Bags:
 
     def stack(self, features: Sequence[str]) -> Tensor:
         """[B, F, dim]; a view where these are all the features, in the tables' order."""
-        if list(features) != self._pooled.keys():
-            return torch.stack([self._pooled[feature] for feature in features], dim=1)
-        values = self._pooled.values()
-        return values.view(values.shape[0], len(features), -1)
+        values, keys = self._pooled.values(), self._pooled.keys()
+        if list(features) == keys:
+            return values.view(values.shape[0], len(features), -1)
+        # Not feature by feature: the gradient of every slice would be as large as the whole.
+        pieces = dict(zip(keys, values.split(self._pooled.length_per_key(), dim=1), strict=True))
+        return torch.stack([pieces[feature] for feature in features], dim=1)
 
 
 class Rows:

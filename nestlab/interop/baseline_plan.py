@@ -20,14 +20,15 @@ TableSettings = EmbeddingBagConfig | EmbeddingConfig
 def plan_by_hand(tables: list[TableSettings], sharding: str, world: int) -> ShardingPlan:
     """A plan for a module called `tables` over `world` ranks.
 
-    `table_wise` gives the tables out in turn; `row_wise` gives each rank ⌈rows / world⌉ consecutive rows of every
-    table, the last ranks what is left of it, which is what torchrec's exchange takes for granted.
+    `table_wise` gives each rank as many consecutive tables, so that pooled features arrive in the tables' order and
+    need no reordering; `row_wise` gives each rank ⌈rows / world⌉ consecutive rows of every table, the last ranks what
+    is left of it, which is what torchrec's exchange takes for granted.
     """
     shards = _whole if sharding == "table_wise" else _slices
     kind = Kind.TABLE_WISE if sharding == "table_wise" else Kind.ROW_WISE
     module = EmbeddingModuleShardingPlan()
     for number, table in enumerate(tables):
-        parts = shards(table, number, world)
+        parts = shards(table, number * world // len(tables), world)
         spec = EnumerableShardingSpec(
             [ShardMetadata([first, 0], [rows, table.embedding_dim], f"rank:{rank}/cpu") for rank, first, rows in parts]
         )
@@ -37,12 +38,12 @@ def plan_by_hand(tables: list[TableSettings], sharding: str, world: int) -> Shar
     return ShardingPlan({"tables": module})
 
 
-def _whole(table: TableSettings, number: int, world: int) -> list[tuple[int, int, int]]:
+def _whole(table: TableSettings, rank: int, world: int) -> list[tuple[int, int, int]]:
     """(rank, first row, rows)."""
-    return [(number % world, 0, table.num_embeddings)]
+    return [(rank, 0, table.num_embeddings)]
 
 
-def _slices(table: TableSettings, number: int, world: int) -> list[tuple[int, int, int]]:
+def _slices(table: TableSettings, rank: int, world: int) -> list[tuple[int, int, int]]:
     block = -(-table.num_embeddings // world)
     starts = [min(rank * block, table.num_embeddings) for rank in range(world + 1)]
     return [(rank, starts[rank], starts[rank + 1] - starts[rank]) for rank in range(world)]

@@ -36,7 +36,7 @@ class Variant:
 
     Attributes:
         pipeline: `base` (one batch after the other) or `sparse_dist` (the next batch's ids travel meanwhile).
-        sharding: `table_wise` (tables in turn over the ranks) or `row_wise` (consecutive rows of every table).
+        sharding: `table_wise` (each rank some of the tables) or `row_wise` (consecutive rows of every table).
         dedup: a rank sends and looks up an id once. torchrec 1.8 offers it for EmbeddingCollections alone; with one id
             a sample and feature, which is then asked for, the sum of a bag is its row. On the CPU fbgemm lacks one of
             its operators; NestLab's stands in (`nestlab.interop.baseline_dedup`).

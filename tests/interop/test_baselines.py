@@ -131,6 +131,19 @@ def test_one_rank_ends_where_our_plain_loop_does(alone, variant):
     compare([train(alone, *variant)], variant[0], variant[3])
 
 
+def test_pooled_features_in_any_order():
+    from torchrec import KeyedTensor
+
+    from nestlab.interop.baseline_model import Bags
+
+    values = torch.arange(2.0 * 6).view(2, 6)
+    bags = Bags(KeyedTensor(["a", "b", "c"], [2, 2, 2], values))
+    for order in ("abc", "cab", "b"):
+        expected = torch.stack([bags.pooled(feature) for feature in order], dim=1)
+        assert torch.equal(bags.stack(tuple(order)), expected)
+    assert bags.stack("abc").data_ptr() == values.data_ptr()  # no copy where there is nothing to reorder
+
+
 def test_deduplication_in_torchrecs_place():
     """Against sets: ids per table, their places, and lengths that add up table by table."""
     from nestlab.interop.baseline_dedup import unique_indices
