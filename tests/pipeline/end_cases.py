@@ -1,0 +1,294 @@
+"""What tests of ends and failures run in each rank: uneven data, a rank that fails, dies or has other settings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+
+import torch
+from rank_cases import Case, executor_of, learn, learnt
+from tiny import DIM, make_batches, make_model, unique_keys
+
+from nestlab.batch import Batch
+from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
+from nestlab.exchange import Transport
+from nestlab.exchange.collective import CollectiveTransport
+from nestlab.models import DLRM, RecModel
+from nestlab.pipeline import Clipped, Pipeline, Stage
+from nestlab.pipeline.executors import Executor
+from nestlab.techniques import Techniques
+
+TIMEOUT_S = 5.0
+FAILS_AT = 4  # the batch
+
+# One pass: what each rank has of each batch: its half (x), none of its samples (o); then its data end.
+Halves = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Journey:
+    """Passes over data that end at another batch on each rank, with what comes between them."""
+
+    first: Halves
+    heldout: Halves
+    drained: Halves
+    drain_after: int
+    broken_off: Halves
+    break_after: int
+    last: Halves
+
+    @property
+    def passes(self) -> tuple[Halves, ...]:
+        return self.first, self.heldout, self.drained, self.broken_off, self.last
+
+
+def batches_of(halves: Halves, rank: int | None, seed: int) -> list[Batch]:
+    """The batches of a rank; with None those that hold the samples of both."""
+    found = []
+    for t, batch in enumerate(make_batches(max(map(len, halves)), 14, seed, distinct=40)):
+        cuts = [batch.slice(0, 7), batch.slice(7, 14)]
+        here = [t < len(each) for each in halves]
+        has = [there and each[t] == "x" for there, each in zip(here, halves, strict=True)]
+        if rank is not None:
+            found += [cuts[rank] if has[rank] else batch.slice(0, 0)] * here[rank]
+        else:
+            found.append(batch if all(has) else cuts[has.index(True)] if any(has) else batch.slice(0, 0))
+    return found
+
+
+def travel(
+    transport: Transport, case: Case, journey: Journey, counts: tuple[int, int] | None = None
+) -> dict[str, object]:
+    """The whole journey: what was learnt, losses, predictions, and where the drain and the pass broken off came to.
+
+    `counts`: those two, for one rank alone that loads no batch ahead.
+    """
+    rank = transport.mesh.rank if transport.mesh.world_size > 1 else None
+    first, heldout, drained, broken, last = (
+        batches_of(halves, rank, seed) for seed, halves in enumerate(journey.passes)
+    )
+    pipeline = _pipeline(transport, case, journey)
+    outputs = list(pipeline.run(first))
+    looks = [pipeline.evaluate(heldout)]
+    source = iter(drained)
+    if counts is None:
+        whole = [pipeline.progress(source) for _ in range(journey.drain_after)] + pipeline.drain()
+    else:
+        whole = [pipeline.progress(source) for _ in range(counts[0])]
+    outputs += whole
+    looks.append(pipeline.evaluate([]))
+    looks.append(pipeline.evaluate(heldout))
+    outputs += list(pipeline.run(source))
+    if counts is None:
+        outputs += list(islice(pipeline.run(broken), journey.break_after))
+        rest = list(pipeline.run(last))
+        counts = len(whole), journey.break_after + len(rest) - max(map(len, journey.last))
+        outputs += rest
+    else:
+        outputs += list(pipeline.run(broken[: counts[1]])) + list(pipeline.run(last))
+    again = list(pipeline.run([]))
+    assert not again and not pipeline._step.flight
+    losses = torch.stack([output.loss for output in outputs])
+    predictions = torch.cat([torch.from_numpy(each) for look in looks for each in look])
+    return {**learnt(pipeline.model), "losses": losses, "dense.predictions": predictions, "counts": counts}
+
+
+def _pipeline(transport: Transport, case: Case, journey: Journey | None = None) -> Pipeline:
+    flags = Techniques.parse(case.techniques)
+    tiers = Tiers.of(flags, torch.device("cpu"))
+    if flags.device_tier == "slot_cache":
+        passes = [batches_of(halves, None, seed) for seed, halves in enumerate(journey.passes)] if journey else []
+        keys = [unique_keys(batch) for batches in passes for batch in batches]
+        slots = max((len(a | b) for a, b in combinations(keys, 2)), default=200)
+        tiers = Tiers.of(replace(flags, cache_slots=slots), torch.device("cpu"))
+    model = make_model(case.optimizer, case.dtype, tiers)
+    adam = torch.optim.Adam(model.dense.parameters(), lr=0.01)
+    chosen = Clipped(adam, case.clip) if case.clip else adam
+    return Pipeline(model, chosen, flags, executor=executor_of(case.executor), transport=transport)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What goes wrong on one rank, at batch FAILS_AT: an error in a stage, or what `HOW` says."""
+
+    rank: int
+    where: str  # a stage or a name of HOW
+    case: Case
+
+    @property
+    def place(self) -> str:
+        return HOW.get(self.where, (None, self.where))[1]
+
+
+class Broke(Exception):
+    """The fault of these tests."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a training ended on one rank."""
+
+    error: str  # the type's name; none: ""
+    text: str
+    notes: tuple[str, ...]
+    seconds: float  # since the fault, on the rank that failed; since the start, on the other
+    threads: tuple[str, ...]  # new ones, left over
+    refused: bool  # a further call is
+
+
+def end_badly(transport: Transport, failure: Failure) -> tuple[Ending, dict[str, torch.Tensor]]:
+    """Trains until it fails, closes, connects again and trains once more: how it ended, and what was learnt then."""
+    before = set(threading.enumerate())
+    broken = CollectiveTransport.connect(timeout_s=TIMEOUT_S)
+    pipeline = _pipeline(broken, failure.case)
+    batches: Iterator[Batch] = iter(make_batches(9, 7, seed=broken.mesh.rank, distinct=40))
+    if broken.mesh.rank == failure.rank:
+        batches = break_it(pipeline, failure.where, batches)
+    ending = _ending(lambda: [pipeline.progress(batches) for _ in range(9)], pipeline, failure.where)
+    broken.close()
+    left = tuple(thread.name for thread in threading.enumerate() if thread not in before)
+    with closing(CollectiveTransport.connect(timeout_s=60.0)) as mended:
+        return replace(ending, threads=left), learn(mended, replace(failure.case, steps=4))
+
+
+def _ending(run: Callable[[], object], pipeline: Pipeline, where: str) -> Ending:
+    error: BaseException | None = None
+    start = time.monotonic()
+    try:
+        run()
+        if where == "evaluation":
+            pipeline.evaluate(_breaks(make_batches(2, 3)))
+    except BaseException as raised:
+        error = raised
+    seconds = time.monotonic() - start
+    refused = False
+    if error is not None:
+        try:
+            pipeline.progress(iter([]))
+        except RuntimeError as raised:
+            refused = "stopped at an error" in str(raised)
+    notes = tuple(getattr(error, "__notes__", ()))
+    return Ending("" if error is None else type(error).__name__, str(error), notes, seconds, (), refused)
+
+
+def break_it(pipeline: Pipeline, where: str, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Builds the fault in; the batches to train on."""
+    if where in HOW:
+        return HOW[where][0](pipeline, batches)
+    return in_stage(pipeline, Stage(where), _raise, batches)
+
+
+def in_stage(pipeline: Pipeline, stage: Stage, do: Callable[[], None], batches: Iterator[Batch]) -> Iterator[Batch]:
+    """`do` before the stage of batch FAILS_AT."""
+    right = pipeline._step._do[stage]
+
+    def wrong(t: int, *part: int) -> object:
+        if t == FAILS_AT:
+            do()
+        return right(t, *part)
+
+    pipeline._step._do[stage] = wrong
+    return batches
+
+
+def _raise() -> None:
+    raise Broke("on purpose")
+
+
+def _interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)  # where this is no thread of its own the interrupt comes here
+
+
+def _interrupt_here() -> None:
+    raise KeyboardInterrupt
+
+
+def _breaks(batches: Sequence[Batch]) -> Iterator[Batch]:
+    yield from batches
+    _raise()
+
+
+def _loader(pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[Batch]:
+    return _breaks(list(islice(batches, FAILS_AT)))
+
+
+def _forward(pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The model's own error, in the first micro-batch of its batch."""
+    dense, right, calls = pipeline.model.dense, pipeline.model.dense.forward, iter(range(10**6))
+    parts = pipeline.techniques.micro_batches
+
+    def wrong(*args: object) -> object:
+        return _raise() if next(calls) == FAILS_AT * parts else right(*args)
+
+    dense.forward = wrong
+    return batches
+
+
+def _features(pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[Batch]:
+    for t, batch in enumerate(batches):
+        yield replace(batch, features=("user", "item", "label")) if t == FAILS_AT else batch
+
+
+def _wider(pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[Batch]:
+    for t, batch in enumerate(batches):
+        yield replace(batch, dense=torch.zeros(batch.size, 5)) if t == FAILS_AT else batch
+
+
+# How a rank fails where it is not by an error in a stage; and the place that the others are told.
+HOW: dict[str, tuple[Callable[[Pipeline, Iterator[Batch]], Iterator[Batch]], str]] = {
+    "loader": (_loader, "LOAD"),
+    "model": (_forward, "FORWARD"),
+    "features": (_features, "(LOAD|ROUTE)"),  # clustering looks at them first
+    "dense width": (_wider, "FORWARD"),
+    "interrupt": (lambda p, batches: in_stage(p, Stage.FORWARD, _interrupt, batches), ""),
+    "interrupt in a lane": (
+        lambda p, batches: in_stage(p, Stage.EMB_EXCHANGE, _interrupt_here, batches),
+        "EMB_EXCHANGE",
+    ),
+}
+
+
+def die(transport: Transport, rank: int, stage: Stage, case: Case) -> Ending:
+    """One rank is killed as it begins a stage; how it ends on the other."""
+    before = set(threading.enumerate())
+    with closing(CollectiveTransport.connect(timeout_s=TIMEOUT_S)) as mine:
+        pipeline = _pipeline(mine, case)
+        batches = iter(make_batches(9, 7, seed=mine.mesh.rank, distinct=40))
+        if mine.mesh.rank == rank:
+            in_stage(pipeline, stage, lambda: os.kill(os.getpid(), signal.SIGKILL), batches)
+        ending = _ending(lambda: list(pipeline.run(batches)), pipeline, "")
+    left = tuple(thread.name for thread in threading.enumerate() if thread not in before)
+    return replace(ending, threads=left)
+
+
+def differ(transport: Transport, what: str) -> Ending:
+    """Rank 1 trains with something else than rank 0."""
+    other = transport.mesh.rank == 1
+    flags = {
+        "micro-batches": "micro_batches=2",
+        "depth": "pipeline_depth=3",
+        "ramp": "pipeline_depth=2,depth_schedule=ramp,ramp_over=7",
+    }
+    base = "pipeline_depth=2,depth_schedule=ramp" if what == "ramp" else ""
+    techniques = Techniques.parse(flags.get(what, base) if other else base)
+    dims = {"table width": (8, 8), "rows' optimizer": (DIM, 8), "dense width": (DIM, 16)}
+    dim, width = dims.get(what, (DIM, 8)) if other else (DIM, 8)
+    rows = optimizer("sgd" if other and what == "rows' optimizer" else "adagrad", lr=0.1)
+    tables = [TableConfig("people", dim, ("user",)), TableConfig("things", dim, ("item", "tag"))]
+    store = EmbeddingStore(tables, rows, seed=3)
+    dense = DLRM(3, ("user", "item", "tag"), dim, bottom=(width,), top=(8,), seed=6 if other and what == "seed" else 5)
+    lr, max_norm = (0.02 if other and what == "learning rate" else 0.01), (0.5 if other and what == "clip" else 1.0)
+    adam = Clipped(torch.optim.Adam(dense.parameters(), lr=lr), max_norm)
+    chosen: Executor = executor_of("shuffled:1" if other and what == "executor" else "shuffled:0")
+    pipeline = Pipeline(RecModel(store, dense), adam, techniques, executor=chosen, transport=transport)
+    before = set(threading.enumerate())
+    ending = _ending(lambda: list(pipeline.run(make_batches(4, 7))), pipeline, "")
+    assert set(threading.enumerate()) <= before
+    return ending
