@@ -14,8 +14,8 @@ from nestlab.errors import UserError
 class VictimChooser(Policy):
     """A policy in plain numpy: it says which slots to take, the book-keeping is done here.
 
-    It looks at every slot in every plan (docs/extend.md has figures): made for trying an idea. A policy for large caches
-    keeps lists, as those of `slot_policies` do.
+    It looks at every slot in every plan (docs/extend.md has figures): made for trying an idea. A policy for large
+    caches keeps lists, as those of `slot_policies` do.
     """
 
     @abstractmethod
