@@ -403,8 +403,8 @@ PRESETS = {
         index_buckets=256,
         index_threads=2,
     ),
-    # The paper names no way of clustering, its article K-means, which saves less than `greedy` does (docs/log.md). Eight
-    # micro-batches: what the paper's share of exposed communication comes to.
+    # The paper names no way of clustering, its article K-means, which saves less than `greedy` does (docs/log.md).
+    # Eight micro-batches: what the paper's share of exposed communication comes to.
     "nestpipe": Techniques(device_tier="dual_buffer", pipeline_depth=5, micro_batches=8, clustering="greedy"),
     "recsdk": Techniques(device_tier="slot_cache", cache_policy="clock", cache_slots=0.1, pipeline_depth=6),
 }
