@@ -107,7 +107,7 @@ def test_a_rank_without_a_predecessor_draws_its_own_numbers(ranks, tmp_path):
     assert not np.array_equal(first[1], before) and np.array_equal(first[1], again[1])
 
 
-def agree(transport: Any, error: Exception | None) -> list[str] | Exception:
+def agree(transport: Any, error: Exception | None) -> list[str] | tuple[type, str]:
     def do() -> str:
         if error is not None and transport.mesh.rank == 1:
             raise error
@@ -116,15 +116,14 @@ def agree(transport: Any, error: Exception | None) -> list[str] | Exception:
     try:
         return together(transport, do)
     except Exception as raised:
-        return raised
+        return type(raised), str(raised)
 
 
 def test_all_go_on_or_none_does(ranks):
     assert ranks.run(agree, None) == [["", "πππ"]] * 2
-    for error, kind in ((UserError("no room; make some"), UserError), (ValueError("odd"), RankFailed)):
-        told, own = ranks.run(agree, error)
-        assert type(told) is kind and str(told).startswith("rank 1: ") and str(error) in str(told)
-        assert type(own) is type(error) and str(own) == str(error)
+    user, other = UserError("no room; make some"), ValueError("odd")
+    assert ranks.run(agree, user) == [(UserError, f"rank 1: {user}"), (UserError, str(user))]
+    assert ranks.run(agree, other) == [(RankFailed, f"rank 1: ValueError: {other}"), (ValueError, str(other))]
 
 
 def sends(transport: Any) -> list[Any]:
