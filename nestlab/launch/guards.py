@@ -14,6 +14,7 @@ from multiprocessing import resource_tracker
 from nestlab.host import short_spin
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_TALKATIVE = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
 _KILL_S = 3.0  # for a process that was killed to be gone
 
 
@@ -27,13 +28,15 @@ def caller_as_before(threads: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet_launcher() -> Iterator[None]:
     """torch's launcher warns of each process that it ends: what happened is in our error."""
-    logger = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""NestPipe, measured: what its two pipelines hide, move and change, on ranks of this machine. Notebook `10_nestpipe`."""
+"""NestPipe, measured: what two pipelines hide, move and change, on ranks of this machine. Notebook `10_nestpipe`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 from nestlab.experiments.nestpipe.links import ROWS
 from nestlab.tracing import COMPUTE, Event, Trace
@@ -53,7 +54,9 @@ def exchanges_a_part(trace: Trace, parts: int) -> float:
     counts: dict[tuple[int, int], int] = defaultdict(int)
     for event in trace.events:
         counts[event.rank, event.batch] += event.stage in ROWS
-    whole = [n for key, n in counts.items() if any(e.stage == "UPDATE" and (e.rank, e.batch) == key for e in trace.events)]
+    whole = [
+        n for key, n in counts.items() if any(e.stage == "UPDATE" and (e.rank, e.batch) == key for e in trace.events)
+    ]
     return sum(whole) / len(whole) / parts if whole else float("nan")
 
 
@@ -67,6 +70,28 @@ def overlapped_share(trace: Trace) -> float:
     return shared / total if total else float("nan")
 
 
+def windows_that_overlap(trace: Trace) -> float:
+    """Of all pairs of neighbouring micro-batches the share in which rows of the later one came, or gradients of the
+    earlier one left, while the other of the two was computed."""
+    pairs = held = 0
+    parts: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in trace.events:
+        if event.part >= 0:
+            parts[event.rank, event.batch].append(event)
+    for chains in map(_by_part, parts.values()):
+        for i in range(len(chains) - 1):
+            here, there = chains.get(i, {}), chains.get(i + 1, {})
+            if {*ROWS, "FORWARD", "BACKWARD"} <= {*here} & {*there}:
+                pairs += 1
+                held += _meets(there["EMB_EXCHANGE"], here) or _meets(here["GRAD_EXCHANGE"], there)
+    return held / pairs if pairs else float("nan")
+
+
+def _meets(exchange: Event, computed: dict[str, Event]) -> bool:
+    """Whether an exchange ran at some moment between begin and end of a micro-batch's computation."""
+    return exchange.start_ns < computed["BACKWARD"].end_ns and exchange.end_ns > computed["FORWARD"].start_ns
+
+
 def _by_part(events: list[Event]) -> dict[int, dict[str, Event]]:
     found: dict[int, dict[str, Event]] = defaultdict(dict)
     for event in events:
@@ -75,4 +100,4 @@ def _by_part(events: list[Event]) -> dict[int, dict[str, Event]]:
 
 
 def _follow(*events: Event) -> bool:
-    return all(a.end_ns <= b.start_ns for a, b in zip(events, events[1:], strict=False))
+    return all(a.end_ns <= b.start_ns for a, b in pairwise(events))

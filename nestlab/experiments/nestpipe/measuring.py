@@ -15,7 +15,7 @@ from nestlab.experiments.nestpipe.cases import Case
 from nestlab.experiments.nestpipe.comparing import Whole, distance, replicas_agree, whole
 from nestlab.experiments.nestpipe.links import EMULATED, Links, calibrated
 from nestlab.experiments.nestpipe.model import LR
-from nestlab.experiments.nestpipe.ranks import joined
+from nestlab.experiments.nestpipe.ranks import joined, of_all
 from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.stream import come_back, open_stream
 from nestlab.experiments.nestpipe.training import Bench, Figures, How, figures, train
@@ -48,6 +48,7 @@ def _measure(bench: Bench, folder: Path) -> Measured:
     links = _calibrate(bench)
     _say(bench, f"links: {links.network or 0:.3g} gbit/s between ranks, {links.host:.3g} between host and device")
     found.rows["ablation"] = list(_ablation(bench, links, found.traces))
+    found.rows["keys"] = [_keys(bench)]
     found.rows["exactness"] = list(_exactness(bench))
     found.rows["replicas"] = list(_replicas(bench))
     found.rows["micro_batches"] = list(_micro_batches(bench, links))
@@ -121,8 +122,19 @@ def _facts(bench: Bench, case: Case, trace: Trace | None) -> Figures:
         "stage_five": facts.stage_five_in_order(trace),
         "exchanges_a_part": facts.exchanges_a_part(trace, case.flags.micro_batches),
         "overlapped_share": facts.overlapped_share(trace),
+        "windows_that_overlap": facts.windows_that_overlap(trace),
         "keys_come_back": come_back(bench.stream.batches) / len(bench.stream.batches),
     }
+
+
+def _keys(bench: Bench) -> Figures:
+    """What travels on the channel of key routing, a key that this rank asks for; its share of itself included."""
+    case = Case(cases.NESTPIPE, cases.fwp(bench.settings.micro_batches, "greedy", cases.DBP))
+    trained = train(bench, case, How(counts=True))
+    asked, group = trained.pipeline.wire.unique, trained.pipeline.model.embedding.groups[0]
+    sent = {f"{channel.value}_bytes": float(trained.sent[channel.value]) for channel in Channel}
+    mean = {name: float(each.mean()) / trained.batches for name, each in of_all(bench.transport, sent).items()}
+    return mean | {"bytes_a_key": trained.sent[Channel.KEYS.value] / max(1, asked), "bytes_a_row": 4.0 * group.dim}
 
 
 def _exactness(bench: Bench) -> Iterator[Figures]:
@@ -170,7 +182,8 @@ def _all_bytes(trained) -> float:
 
 
 def _micro_batches(bench: Bench, links: Links) -> Iterator[Figures]:
-    """N from one on, samples as they come and clustered, between batches pipelined too: so that look-up is no matter."""
+    """N from one on, samples as they come and clustered, between batches pipelined too: so that look-up is no "
+    "matter."""
     for parts in bench.settings.sweep:
         for clustering in ("none", "greedy") if parts > 1 else ("none",):
             _say(bench, f"micro-batches: N = {parts}, clustering {clustering}")
@@ -185,7 +198,10 @@ def _robustness(bench: Bench, links: Links) -> Iterator[Figures]:
     s = bench.settings
     sizes = [("dim", dim, {"dim": dim}) for dim in s.dims] + [("layers", n, {"layers": n}) for n in s.depths]
     for varied, value, size in sizes:
-        for name, flags in ((cases.NONE, cases.BASE), (cases.NESTPIPE, cases.fwp(s.micro_batches, "greedy", cases.DBP))):
+        for name, flags in (
+            (cases.NONE, cases.BASE),
+            (cases.NESTPIPE, cases.fwp(s.micro_batches, "greedy", cases.DBP)),
+        ):
             _say(bench, f"robustness: {varied} {value}, {name}")
             case = Case(name, flags)
             row = figures(bench, case, train(bench, case, How(links, **size)))

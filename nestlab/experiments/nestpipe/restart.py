@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from safetensors.numpy import load_file
 
@@ -26,6 +27,7 @@ from nestlab.experiments.nestpipe.cases import DBP, fwp
 from nestlab.experiments.nestpipe.model import LR, Positionwise
 from nestlab.experiments.nestpipe.ranks import joined, of_all, on_ranks
 from nestlab.experiments.nestpipe.settings import Settings
+from nestlab.experiments.nestpipe.tables import Said, answer
 from nestlab.experiments.nestpipe.training import Figures
 from nestlab.models import RecModel
 from nestlab.pipeline import Lanes, Pipeline
@@ -35,6 +37,7 @@ from nestlab.training.export import FILES
 EVERY = 10  # steps from one snapshot to the next, as the article has it
 _DIM, _LAYERS, _BATCH = 8, 1, 128  # small: what is shown is equality
 DONE = "undisturbed.json"
+ROUNDING = 1e-10  # in float64: what another order of sums may change
 
 
 def kill_in_the_middle(settings: Settings, folder: Path) -> None:
@@ -159,3 +162,37 @@ class _First:
 
     def __len__(self) -> int:
         return 1
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a restart."""
+    return frame.drop(columns=["survivors_told", "step_ms", "snapshot_ms", "snapshot_bytes"])
+
+
+def says(frame: pd.DataFrame) -> Said:
+    same, one = frame.iloc[0], frame.iloc[-1]
+    after = f"{same['snapshot_ms']:.3g} ms for {same['snapshot_bytes'] / 1e6:.2f} MB"
+    return Said(
+        f"Rank {same['killed_rank']} was killed by SIGKILL after the snapshot of step {same['saved_step']} of "
+        f"{same['of_steps']}. The launcher said: *{same['survivors_told']}*. Started again on as many ranks, "
+        f"the training "
+        f"ends {'equal to the undisturbed one, byte by byte' if same['bit_equal'] else '**unequal**'}; on one "
+        f"rank, where "
+        f"sums come in another order, {one['difference']:.1e} from it (float64). A snapshot takes {after}: "
+        f"{same['snapshot_ms'] / EVERY:.3g} ms a step at one every {EVERY} steps, beside a step of "
+        f"{same['step_ms']:.3g} ms. "
+        "A snapshot falls between two steps with nothing in flight: both buffers have been written back, and it "
+        "comes as "
+        "many steps late as batches were in flight."
+    )
+
+
+def answers(frame: pd.DataFrame) -> list[dict]:
+    """NP-A-010."""
+    same, one = frame.iloc[0], frame.iloc[-1]
+    held = bool(same["bit_equal"] and one["difference"] <= ROUNDING)
+    note = (
+        f"killed after step {same['saved_step']}; a snapshot costs {same['snapshot_ms'] / EVERY:.3g} ms a step; on one "
+        f"rank {one['difference']:.1e} apart in float64"
+    )
+    return [answer("NP-A-010", held, "measured", note)]

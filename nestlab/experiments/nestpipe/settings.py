@@ -17,7 +17,7 @@ class Settings:
         batch_size: samples a rank and step.
         dim, layers: of the tables, and of the dense part.
         micro_batches: N of the ablation.
-        warm, steps, after: batches before the traced ones, traced, and behind them (what the last traced one prefetches).
+        warm, steps, after: batches before the traced ones, traced, and behind them (so that the last one prefetches).
         rounds: how often the ablation's rows take turns.
         sweep: the N that are tried.
         dims, depths: what is varied of the model.
@@ -63,7 +63,7 @@ SCALES = {
         layers=2,
         micro_batches=4,
         warm=2,
-        steps=3,
+        steps=5,
         after=3,
         rounds=1,
         sweep=(1, 4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from nestlab.embedding import RowOptimizer, Tiers
 from nestlab.exchange import Transport
 from nestlab.exchange.collective import CollectiveTransport
 from nestlab.experiments.nestpipe.cases import Case
+from nestlab.experiments.nestpipe.counting import Counted
 from nestlab.experiments.nestpipe.links import Links
 from nestlab.experiments.nestpipe.model import build_model, dense_optimizer
 from nestlab.experiments.nestpipe.ranks import TIMEOUT_S, of_all
@@ -67,6 +69,7 @@ class How:
         rows: the row optimizer; None: Adagrad.
         dtype: float64 to tell rounding from drift.
         batches: how many; 0: all of the stream.
+        counts: bytes by channel.
     """
 
     links: Links = field(default_factory=Links)
@@ -75,17 +78,20 @@ class How:
     rows: RowOptimizer | None = None
     dtype: torch.dtype = torch.float32
     batches: int = 0
+    counts: bool = False
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training of this rank. `trace` is of all ranks, on rank 0 alone; `seconds` the whole pass."""
+    """A finished training of this rank. `trace` is of all ranks, on rank 0 alone; `seconds` the whole pass; `sent`
+    bytes by channel, where they were counted."""
 
     pipeline: Pipeline
     own_trace: Trace
     trace: Trace | None
     seconds: float
     batches: int
+    sent: Mapping[str, int] = field(default_factory=dict)
 
 
 def train(bench: Bench, case: Case, how: How | None = None) -> Trained:
@@ -93,6 +99,7 @@ def train(bench: Bench, case: Case, how: How | None = None) -> Trained:
     how, s = how or How(), bench.settings
     plain = bench.transport_of(case)
     transport, where = how.links.between_ranks(plain), device.resolve(s.device)
+    counted = Counted(transport)
     tiers = Tiers.of(case.flags, where, how.links.to_device())
     shape = {"dim": how.dim or s.dim, "layers": how.layers or s.layers}
     model = build_model(bench.stream, **shape, mesh=plain.mesh, tiers=tiers, rows=how.rows, dtype=how.dtype)
@@ -105,7 +112,7 @@ def train(bench: Bench, case: Case, how: How | None = None) -> Trained:
         executor=Lanes() if case.overlaps else Inline(),
         device=where,
         recorder=Recorder(s.warm - 1, s.steps + 1, rank=plain.mesh.rank),
-        transport=transport,
+        transport=counted if how.counts else transport,
     )
     batches = bench.stream.batches[: how.batches or None]
     of_all(bench.transport, {"begin": 0.0})  # all begin together
@@ -113,9 +120,14 @@ def train(bench: Bench, case: Case, how: How | None = None) -> Trained:
     for _ in pipeline.run(batches):
         pass
     seconds = time.perf_counter() - started
-    about = {"dataset": bench.stream.title, "how": how.links.how, "replicas": plain.mesh.replicas, "shards": plain.mesh.shards}
+    about = {
+        "dataset": bench.stream.title,
+        "how": how.links.how,
+        "replicas": plain.mesh.replicas,
+        "shards": plain.mesh.shards,
+    }
     own = pipeline.trace(about)
-    return Trained(pipeline, own, gather_traces(bench.transport, own), seconds, len(batches))
+    return Trained(pipeline, own, gather_traces(bench.transport, own), seconds, len(batches), counted.sent)
 
 
 def figures(bench: Bench, case: Case, trained: Trained) -> Figures:

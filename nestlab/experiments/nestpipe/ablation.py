@@ -1,0 +1,198 @@
+"""Where a step goes, technique by technique: computing, and waiting for look-up, communication and the rest.
+
+Predicted before the first run: DBP takes the look-up off the step, FWP leaves about 1/N of the exchange, both together
+make the step 1.7 times as fast under the links. On loopback there is nothing to hide, two ranks and their lanes share
+the cores, and the techniques cost more than they bring.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nestlab import plotting
+from nestlab.experiments.nestpipe.cases import BOTH, DEPTH, NESTPIPE, NONE
+from nestlab.experiments.nestpipe.links import EMULATED, LOOPBACK
+from nestlab.experiments.nestpipe.tables import Said, answer, linked, loopback, medians, share
+
+STALE = "stale"
+_PARTS = {
+    "compute_ms": "computing",
+    "exposed_lookup_ms": "waiting for look-up",
+    "exposed_comm_ms": "waiting for communication",
+    "rest_ms": "waiting for the rest (loader, threads, the recorder)",
+    "step_ms": "not traced: the whole step",
+}
+_DIGEST = [
+    *("case", "how", "step_ms", "step_ms_low", "step_ms_high", "samples_s", "speedup"),
+    *("lookup_ms", "exposed_lookup_ms", "comm_ms", "exposed_comm_ms", "compute_ms", "idle_share", "utilisation"),
+    *("overlap_efficiency", "peak_tables_bytes", "peak_buffers_bytes", "peak_batches_in_flight_bytes"),
+    *("peak_activations_bytes", "peak_exchange_bytes", "peak_device_bytes"),
+]
+
+
+def by_case(frame: pd.DataFrame) -> pd.DataFrame:
+    """Medians over the rounds, and `speedup` over the case `none` of the same setting."""
+    found = medians(frame, ["setting", "case"])
+    plain = found[found["case"] == NONE].set_index("setting")["step_ms"]
+    found["speedup"] = found["setting"].map(plain) / found["step_ms"]
+    idle = found["exposed_lookup_ms"] + found["exposed_comm_ms"]
+    found["rest_ms"] = (found["step_ms"] - found["compute_ms"] - idle).clip(lower=0)
+    return found
+
+
+def plot(frame: pd.DataFrame, title: str) -> Figure:
+    """A panel a setting, a bar a case, its parts summing to the step."""
+    found = by_case(frame)
+    settings = [each for each in (LOOPBACK, EMULATED) if (found["setting"] == each).any()]
+    most = max((found["setting"] == each).sum() for each in settings)
+    with plotting.style():
+        figure = plotting.new_figure(11.0, 1.5 + 0.34 * most)
+        grid = figure.subplots(1, len(settings), squeeze=False)
+        for axes, setting in zip(grid[0], settings, strict=True):
+            _panel(axes, setting, found[found["setting"] == setting])
+        handles = {label: bar for axes in grid[0] for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def _panel(axes: Axes, setting: str, rows: pd.DataFrame) -> None:
+    whole = rows["compute_ms"].isna()
+    left = pd.Series(0.0, index=rows.index)
+    for number, (column, label) in enumerate(_PARTS.items()):
+        widths = rows[column].where(whole if column == "step_ms" else ~whole, 0.0).fillna(0.0)
+        if widths.sum() > 0:
+            axes.barh(rows["case"], widths, 0.74, left, label=label, **plotting.bar_style(number))
+        left = left + widths
+    for y, (end, speedup) in enumerate(zip(left, rows["speedup"], strict=True)):
+        axes.text(end, y, f" {end:.3g} ms, {speedup:.2f}×", va="center", fontsize=7.5)
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, left.max() * 1.32), xlabel="ms a step, and speed against none")
+    axes.grid(False, axis="y")
+    axes.set_title(f"{setting}, measured" if setting == LOOPBACK else setting)
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a case and setting; times of a step, means over its ranks, medians over the rounds."""
+    found = by_case(frame)
+    return found[[name for name in _DIGEST if name in found.columns]]
+
+
+def says(frame: pd.DataFrame) -> Said:
+    """What the numbers of this run come to."""
+    under, bare = linked(by_case(frame)), loopback(by_case(frame))
+    none, full, both = under.loc[NONE], under.loc[NESTPIPE], under.loc[BOTH]
+    lines = [
+        f"Under the links the plain step loses {share(none['lookup_share'])} of its time to look-up and "
+        f"{share(none['comm_share'])} to communication; it computes in {share(1 - none['idle_share'])} of it. "
+        f"With both "
+        f"pipelines these are {share(both['lookup_share'])} and {share(both['comm_share'])}, and with clustering too "
+        f"{share(full['lookup_share'])} and {share(full['comm_share'])}: {full['speedup']:.2f} times the plain speed.",
+        _faster("DBP alone", under.loc["DBP"]) + " " + _faster("FWP alone", under.loc["FWP"]),
+        f"On loopback, where no link waits to be hidden, the same techniques run at "
+        f"{bare.loc[NESTPIPE]['speedup']:.2f} "
+        f"times the plain speed: {_loopback(bare.loc[NESTPIPE]['speedup'])}",
+        _torchrec(bare),
+    ]
+    return Said("\n\n".join(filter(None, lines)))
+
+
+def _faster(name: str, row: pd.Series) -> str:
+    return (
+        f"{name}: {row['speedup']:.2f} times; exposed look-up {row['exposed_lookup_ms']:.3g} ms, exposed "
+        f"communication {row['exposed_comm_ms']:.3g} ms a step."
+    )
+
+
+def _loopback(speedup: float) -> str:
+    if speedup < 1:
+        return "lanes, micro-batches and prefetches cost more than they bring there."
+    return "what they hide is worth their cost there too."
+
+
+def _torchrec(bare: pd.DataFrame) -> str:
+    theirs = bare[bare.index.str.startswith("torchrec")]
+    if theirs.empty:
+        return "torchrec's pipelines are not in the table: torchrec cannot be used here, or not on these batches."
+    best, ours = theirs["step_ms"].idxmin(), bare[bare["exactness"] == "exact"]["step_ms"]
+    ratio = theirs["step_ms"].min() / ours.min()
+    return (
+        f"Of torchrec's two pipelines (CPU, gloo, table-wise, one pass over the same batches) {best.split()[1]} is the "
+        f"quicker; our quickest exact row, *{ours.idxmin()}*, takes {1 / ratio:.2f} times as long. "
+        "`nestlab bench pipeline` compares them over many more steps and variants."
+    )
+
+
+def key_figures(frame: pd.DataFrame) -> dict[str, float]:
+    under, bare = linked(by_case(frame)), loopback(by_case(frame))
+    return {
+        "emulated_link_speedup": round(float(under.loc[NESTPIPE, "speedup"]), 3),
+        "emulated_link_idle_before": round(float(under.loc[NONE, "idle_share"]), 4),
+        "emulated_link_idle_after": round(float(under.loc[NESTPIPE, "idle_share"]), 4),
+        "step_ms": round(float(bare.loc[NESTPIPE, "step_ms"]), 3),
+        "peak_device_bytes": float(bare.loc[NESTPIPE, "peak_device_bytes"]),
+    }
+
+
+def answers(frame: pd.DataFrame) -> list[dict]:
+    """What the traces and byte counts of the ablation say of the mechanisms."""
+    under, bare = linked(by_case(frame)), loopback(by_case(frame))
+    full = under.loc[NESTPIPE]
+    found = [
+        answer("NP-P-001", bool((bare["peak_tables_bytes"] > 0).all()), "measured", "every rank owns rows; no server"),
+        answer("NP-P-011", bool(full["five_stages"]), "measured", "each batch's stages in this order, in the trace"),
+        answer("NP-P-012", int(full["in_flight"]), "measured", f"depth {DEPTH}: from LOAD to UPDATE, in the trace"),
+        answer("NP-P-017", bool(full["stage_five"]), "measured", "order of the actions of every traced batch"),
+        answer("NP-P-016", _owner_deduplicates(full), "measured", _owner_note(full)),
+        answer("NP-P-019", float(bare.loc[NESTPIPE, "commit_ms"]), "measured", _copy_note(bare.loc[NESTPIPE])),
+        answer("NP-P-024", float(full["exchanges_a_part"]), "measured", "row and gradient exchanges, in the trace"),
+        answer("NP-P-030", bool(_hidden(full)), "measured", _clustering_note(full)),
+    ]
+    if full["full_bytes"] > 0:
+        found += _of_links(under)
+    return found
+
+
+def _of_links(under: pd.DataFrame) -> list[dict]:
+    """Where rows travel between ranks."""
+    fwp, none, dbp = under.loc["FWP"], under.loc[NONE], under.loc["DBP"]
+    exposed = fwp["exposed_rows_ms"] / (fwp["emb_exchange_ms"] + fwp["grad_exchange_ms"])
+    saved = 100 * (1 - dbp["exposed_lookup_ms"] / none["exposed_lookup_ms"])
+    int8 = under.loc[f"{NESTPIPE} + int8"]
+    less = 100 * (1 - (int8["sent_rows_bytes"] + int8["sent_grads_bytes"]) / int8["full_bytes"])
+    overlapped, beside = fwp["windows_that_overlap"], share(fwp["overlapped_share"])
+    window = f"{share(overlapped)} of neighbouring micro-batches; {beside} of the exchange's time beside computation"
+    return [
+        answer("NP-P-010", float(exposed), EMULATED, f"FWP, N = {fwp['parts']:.0f}: exposed over all exchange time"),
+        answer("NP-P-022", bool(overlapped > 0.5), EMULATED, window),
+        answer(
+            "NP-P-048", float(saved), EMULATED, f"{none['exposed_lookup_ms']:.3g} → {dbp['exposed_lookup_ms']:.3g} ms"
+        ),
+        answer("NP-A-012", float(less), "measured", "bytes of rows and gradients that leave a rank, from float32"),
+    ]
+
+
+def _owner_deduplicates(row: pd.Series) -> bool:
+    return bool(row["fetched_keys"] <= row["owned_keys"] <= row["unique_keys"])
+
+
+def _owner_note(row: pd.Series) -> str:
+    return (
+        f"a rank and step: {row['unique_keys']:,.0f} keys asked for, {row['owned_keys']:,.0f} unique at the owner, of "
+        f"which {row['fetched_keys']:,.0f} read from host memory, each once"
+    )
+
+
+def _copy_note(row: pd.Series) -> str:
+    return f"{row['copied_keys']:,.0f} records, {row['copied_bytes'] / 1e3:,.0f} kB a step, in plain memory"
+
+
+def _hidden(row: pd.Series) -> bool:
+    return row["exposed_loader_ms"] < 0.01 * row["step_ms"]
+
+
+def _clustering_note(row: pd.Series) -> str:
+    return (
+        f"LOAD with clustering takes {row['load_ms']:.3g} ms, of which {row['exposed_loader_ms']:.2g} ms are waited for"
+    )

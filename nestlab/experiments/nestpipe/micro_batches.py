@@ -1,0 +1,119 @@
+"""Smaller micro-batches: what stays exposed of the exchange, against 1/N, and what it sends, clustered or not.
+
+Predicted before the first run: without clustering keys come again in micro-batch after micro-batch, so that more is
+sent the smaller they are; with it, hardly. Exposed time follows 1/N until an exchange lasts longer than the computation
+beside it, or the overhead of many small pieces shows.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nestlab import plotting
+from nestlab.experiments.nestpipe.links import EMULATED
+from nestlab.experiments.nestpipe.tables import Said, answer
+
+_NAMES = {"none": "samples in time order", "greedy": "clustered (greedy)"}
+_DIGEST = [
+    *("parts", "samples", "clustering", "how", "step_ms", "exchange_ms", "exposed_rows_ms", "exposed_share"),
+    *("law", "bytes", "over_bound", "utilisation", "peak_device_bytes"),
+]
+
+
+def derived(frame: pd.DataFrame) -> pd.DataFrame:
+    """With exchange_ms (all row and gradient exchanges of a step), exposed_share (of the exchange of one full batch),
+    law (1/N), bytes (a step and rank), over_bound (rows received over unique keys of the batch)."""
+    found = frame.copy()
+    found["exchange_ms"] = found["emb_exchange_ms"] + found["grad_exchange_ms"]
+    whole = found[found["parts"] == 1].iloc[0] if (found["parts"] == 1).any() else found.iloc[0]
+    found["exposed_share"] = found["exposed_rows_ms"] / whole["exchange_ms"]
+    found["law"] = 1 / found["parts"]
+    found["bytes"] = found["sent_rows_bytes"] + found["sent_grads_bytes"]
+    found["over_bound"] = found["received_rows"] / found["unique_keys"]
+    return found
+
+
+def plot(frame: pd.DataFrame, title: str) -> Figure:
+    """Left: rows received over the least; middle: exposed exchange against the law; right: the step."""
+    found = derived(frame)
+    with plotting.style():
+        figure = plotting.new_figure(11.0, 3.7)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        sent, exposed, step = figure.subplots(1, 3)
+        for number, (clustering, name) in enumerate(_NAMES.items()):
+            lines = found[(found["clustering"] == clustering) | (found["parts"] == 1)]
+            for axes, column in ((sent, "over_bound"), (exposed, "exposed_share"), (step, "step_ms")):
+                axes.plot(lines["parts"], lines[column], label=name, **plotting.series_style(number))
+        law = found.drop_duplicates("parts")
+        exposed.plot(law["parts"], law["law"], color=plotting.INK, linewidth=1, linestyle="--", label="the law, 1/N")
+        sent.axhline(1, color=plotting.INK, linewidth=0.8)
+        sent.set(ylabel="rows received over unique keys of the batch")
+        exposed.set(ylabel="exposed exchange, N = 1: all of it", ylim=(0, None))
+        step.set(ylabel="ms a step", ylim=(0, None))
+        for axes in (sent, exposed, step):
+            _axis(axes, found)
+        exposed.legend()
+    return figure
+
+
+def _axis(axes: Axes, found: pd.DataFrame) -> None:
+    parts = sorted(found["parts"].unique())
+    axes.set(xscale="log", xlabel="micro-batches N")
+    axes.set_xticks(parts, [f"{n}" for n in parts])
+    axes.minorticks_off()
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    found = derived(frame)
+    return found[[name for name in _DIGEST if name in found.columns]]
+
+
+def says(frame: pd.DataFrame) -> Said:
+    found = derived(frame).set_index(["parts", "clustering"])
+    most = found.index.get_level_values("parts").max()
+    if most == 1 or (most, "greedy") not in found.index:
+        return Said("One micro-batch alone was tried.")
+    loose, tight = found.loc[(most, "none")], found.loc[(most, "greedy")]
+    clustered = found.xs("greedy", level="clustering")
+    best = clustered["step_ms"].idxmin()
+    text = (
+        f"At N = {most} ({loose['samples']:.0f} samples) time order receives {loose['over_bound']:.2f} times "
+        f"the unique "
+        f"keys of a batch, clustered samples {tight['over_bound']:.2f} times. "
+    )
+    if loose["bytes"] > 0:
+        law = clustered["exposed_share"] * clustered.index
+        text += (
+            f"Exposed exchange times N, 1 by the law, lies between {law.min():.2f} and {law.max():.2f} with "
+            f"clustering, "
+            f"and is {loose['exposed_share'] * most:.2f} at N = {most} without. "
+        )
+    else:
+        text += "With one rank no row travels, so that there is no law to be seen. "
+    return Said(text + f"The step is shortest at N = {best}: smaller pieces hide more, and cost more apart.")
+
+
+def answers(frame: pd.DataFrame) -> list[dict]:
+    found = derived(frame).set_index(["parts", "clustering"])
+    most = found.index.get_level_values("parts").max()
+    if most == 1 or not found["bytes"].max() > 0:
+        return []
+    loose, tight = found.loc[(most, "none")], found.loc[(most, "greedy")]
+    whole = found.loc[(1, "none")]
+    note = f"N = {most}, {loose['samples']:.0f} samples; exposed exchange times N: "
+    return [
+        answer(
+            "NP-P-057",
+            float(loose["bytes"] / whole["bytes"]),
+            EMULATED,
+            f"{note}{loose['exposed_share'] * most:.2f} without clustering",
+        ),
+        answer(
+            "NP-P-058",
+            float(tight["bytes"] / loose["bytes"]),
+            EMULATED,
+            f"{note}{tight['exposed_share'] * most:.2f} with clustering",
+        ),
+    ]

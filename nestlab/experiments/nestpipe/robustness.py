@@ -1,0 +1,82 @@
+"""The same links, other models: wider embeddings and deeper dense parts.
+
+Predicted before the first run: wider rows make the exchange longer than the computation that is to hide it, so that the
+gain shrinks; a deeper dense part leaves less to hide, so that it shrinks too. Neither falls below 1.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nestlab import plotting
+from nestlab.experiments.nestpipe.cases import NESTPIPE, NONE
+from nestlab.experiments.nestpipe.links import EMULATED
+from nestlab.experiments.nestpipe.tables import Said, answer
+
+VARIED = {"dim": "embedding width", "layers": "layers of the dense part"}
+_CLAIMS = {"dim": "NP-P-059", "layers": "NP-P-060"}
+
+
+def derived(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a size: the step of the plain loop and of NestPipe, their ratio, what stays idle, and peak bytes."""
+    keys = ["varied", "value"]
+    plain, ours = (frame[frame["case"] == name].set_index(keys) for name in (NONE, NESTPIPE))
+    return pd.DataFrame(
+        {
+            "how": ours["how"],
+            "plain_step_ms": plain["step_ms"],
+            "nestpipe_step_ms": ours["step_ms"],
+            "speedup": plain["step_ms"] / ours["step_ms"],
+            "plain_idle_share": plain["idle_share"],
+            "nestpipe_idle_share": ours["idle_share"],
+            "plain_peak_device_bytes": plain["peak_device_bytes"],
+            "nestpipe_peak_device_bytes": ours["peak_device_bytes"],
+        }
+    ).reset_index()
+
+
+def plot(frame: pd.DataFrame, title: str) -> Figure:
+    """A panel a size: steps of both, the ratio above."""
+    found = derived(frame)
+    with plotting.style():
+        figure = plotting.new_figure(9.5, 3.6)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        for axes, (varied, label) in zip(figure.subplots(1, len(VARIED)), VARIED.items(), strict=True):
+            rows = found[found["varied"] == varied].reset_index(drop=True)
+            for number, (column, name) in enumerate((("plain_step_ms", "none"), ("nestpipe_step_ms", "NestPipe"))):
+                at = rows.index + (number - 0.5) * 0.4
+                axes.bar(at, rows[column], 0.38, label=name, **plotting.bar_style(number))
+            for x, row in rows.iterrows():
+                highest = max(row["plain_step_ms"], row["nestpipe_step_ms"])
+                axes.text(x, highest, f"{row['speedup']:.2f}×", ha="center", va="bottom", fontsize=8)
+            axes.set_xticks(rows.index, [f"{value}" for value in rows["value"]])
+            axes.set(xlabel=label, ylabel="ms a step")
+            axes.grid(False, axis="x")
+            axes.margins(y=0.12)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    return derived(frame)
+
+
+def says(frame: pd.DataFrame) -> Said:
+    found = derived(frame)
+    least, most = found.loc[found["speedup"].idxmin()], found.loc[found["speedup"].idxmax()]
+    return Said(
+        f"NestPipe's speed over the plain loop, the links staying as they are: least {least['speedup']:.2f} (at "
+        f"{VARIED[least['varied']]} {least['value']}), most {most['speedup']:.2f} (at {VARIED[most['varied']]} "
+        f"{most['value']})."
+    )
+
+
+def answers(frame: pd.DataFrame) -> list[dict]:
+    found = derived(frame)
+    given = []
+    for varied, claim in _CLAIMS.items():
+        rows = found[found["varied"] == varied]
+        each = ", ".join(f"{row.value}: {row.speedup:.2f}" for row in rows.itertuples())
+        given.append(answer(claim, float(rows["speedup"].min()), EMULATED, f"by {VARIED[varied]}: {each}"))
+    return given

@@ -1,0 +1,18 @@
+"""Two timelines of a step under the links: nothing overlapped, and everything."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from nestlab.experiments.nestpipe.cases import NESTPIPE, NONE
+from nestlab.tracing import Trace, plot_timeline
+
+SHOWN = {
+    "before": (NONE, "Before: one batch, one micro-batch at a time"),
+    "after": (NESTPIPE, "After: both pipelines and clustering"),
+}
+
+
+def plot(trace: Trace, which: str) -> Figure:
+    """One step of one rank (all ranks are alike, and rows have to be thick enough to read)."""
+    return plot_timeline(trace.only(trace.ranks[0]), batches=1, title=SHOWN[which][1])

@@ -1,0 +1,263 @@
+"""What the parts of the NestPipe study make of measurements: sums, sentences, verdicts; no rank is started."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from nestlab.batching import reduction, sample_keys
+from nestlab.experiments import claims as register
+from nestlab.experiments.nestpipe import (
+    ablation,
+    cases,
+    claims,
+    clustering,
+    curriculum,
+    exactness,
+    facts,
+    micro_batches,
+    replicas,
+    robustness,
+    settings,
+    stream,
+    tables,
+)
+from nestlab.experiments.nestpipe.links import calibrated
+from nestlab.tracing import Event, Trace
+
+
+def trace(*events: tuple) -> Trace:
+    """From (rank, lane, stage, batch, part, start, end, bytes) in ms."""
+    made = [Event(r, lane, stage, b, p, int(a * 1e6), int(z * 1e6), n) for r, lane, stage, b, p, a, z, n in events]
+    return Trace(tuple(made), (), tuple(dict.fromkeys(e.lane for e in made)), {})
+
+
+def window(rank: int, batch: int, at: float, overlapped: bool) -> list[tuple]:
+    """A batch of two micro-batches, 10 ms of computation each; exchanges of 4 ms beside it, or apart."""
+    rows = [at, at + 5 if overlapped else at + 16]
+    begin = [at + 4, at + 14 if overlapped else at + 20]
+    end = begin[1] + 10
+    events = [(rank, "load", "LOAD", batch, -1, at - 3, at - 2, 0)]
+    for part in (0, 1):
+        events += [
+            (rank, "comm", "EMB_EXCHANGE", batch, part, rows[part], rows[part] + 4, 100),
+            (rank, "compute", "FORWARD", batch, part, begin[part], begin[part] + 4, 0),
+            (rank, "compute", "BACKWARD", batch, part, begin[part] + 4, begin[part] + 10, 0),
+        ]
+    first = begin[0] + 10 + (1 if overlapped else 0)
+    events += [
+        (rank, "comm", "GRAD_EXCHANGE", batch, 0, first, first + 2, 100),
+        (rank, "comm", "GRAD_EXCHANGE", batch, 1, end, end + 4, 100),
+        (rank, "reduce", "DENSE_REDUCE", batch, -1, end, end + 3, 8),
+        (rank, "compute", "UPDATE", batch, -1, end + 4, end + 5, 0),
+    ]
+    return events
+
+
+def test_a_trace_tells_order_overlap_and_exchanges():
+    """Broken on purpose: gradients that leave after their own backward pass counted as overlap. It failed."""
+    both = trace(*window(0, 0, 10, True), *window(1, 0, 10, True))
+    assert facts.stage_five_in_order(both) and facts.exchanges_a_part(both, 2) == 2
+    assert facts.windows_that_overlap(both) == 1 and facts.overlapped_share(both) == pytest.approx(6 / 14)
+    apart = trace(*window(0, 0, 10, False))
+    assert facts.windows_that_overlap(apart) == 0 and facts.overlapped_share(apart) == 0
+    early = [e if e[2] != "UPDATE" else (*e[:5], e[5] - 6, e[6] - 6, 0) for e in window(0, 0, 10, True)]
+    assert not facts.stage_five_in_order(trace(*early))
+    assert not facts.stage_five_in_order(trace((0, "compute", "UPDATE", 0, -1, 1, 2, 0)))  # nothing to see
+
+
+def test_batches_in_flight_are_counted_from_load_to_update():
+    loads = [(0, "load", "LOAD", b, -1, b, b + 0.5, 0) for b in range(6)]
+    updates = [(0, "compute", "UPDATE", b, -1, b + 2.2, b + 2.8, 0) for b in range(6)]
+    assert facts.in_flight(trace(*loads, *updates)) == 3
+    assert facts.in_flight(trace(*loads)) == 0  # none was trained inside the window
+
+
+def test_links_make_transfers_the_asked_share_of_computation():
+    """Two ranks; 10 ms of computation at best, 1,000 bytes exchanged and 500 retrieved a step and rank."""
+    events = []
+    for rank in (0, 1):
+        for batch, ms in enumerate((30, 10, 12)):
+            at = 100 * batch
+            events += [
+                (rank, "fetch", "PREPARE", batch, -1, at, at + 1, 500),
+                (rank, "comm", "EMB_EXCHANGE", batch, 0, at + 1, at + 2, 600),
+                (rank, "compute", "FORWARD", batch, 0, at + 2, at + 2 + ms, 0),
+                (rank, "comm", "GRAD_EXCHANGE", batch, 0, at + 50, at + 51, 400),
+            ]
+    links = calibrated(trace(*events), 0.5, 0.25)
+    assert 1000 * 8 / (links.network * 1e9) == pytest.approx(0.5 * 0.010)
+    assert 500 * 8 / (links.host * 1e9) == pytest.approx(0.25 * 0.010)
+
+
+def test_the_ablation_has_a_row_a_technique_and_names_what_is_inexact():
+    rows = {case.name: case for case in cases.ablation(8, 4)}
+    assert [name for name, case in rows.items() if not case.exact] == [
+        "DBP + FWP + greedy + int8",
+        "DBP + FWP + greedy + 2D",
+        "stale",
+    ]
+    assert rows["DBP + FWP + greedy + 2D"].flags.replica_groups == 2 and cases.groups_of(3) == 3
+    assert "2D" not in "".join(case.name for case in cases.ablation(8, 1))
+    serial = rows[cases.NESTPIPE].serial()
+    assert not serial.overlaps and serial.flags.clustering == "greedy" and serial.schedule.name == "plain"
+    assert cases.fwp(1, "greedy").clustering == "none"
+
+
+def row(case: str, setting: str, step: float, **more) -> dict:
+    told = {"compute_ms": 10.0, "exposed_lookup_ms": 2.0, "exposed_comm_ms": 3.0, "samples_s": 1.0, "round": 0}
+    return {"case": case, "setting": setting, "how": "measured", "step_ms": step, **told, **more}
+
+
+def test_medians_speedups_and_parts_that_sum_to_the_step():
+    frame = pd.DataFrame(
+        [row("none", "loopback", 20.0), row("none", "loopback", 24.0), row("DBP", "loopback", 11.0, bit_equal=True)]
+    )
+    found = ablation.by_case(frame).set_index("case")
+    assert found.loc["none", "step_ms"] == 22 and found.loc["DBP", "speedup"] == 2
+    assert (found.loc["none", "step_ms_low"], found.loc["none", "step_ms_high"]) == (20, 24)
+    assert found.loc["none", "rest_ms"] == 7 and found.loc["DBP", "rest_ms"] == 0
+    assert bool(found.loc["DBP", "bit_equal"])
+
+
+def test_one_round_that_differs_is_a_difference():
+    frame = pd.DataFrame({"case": ["a", "a"], "step_ms": [1.0, 1.0], "bit_equal": [True, False], "none": [None, None]})
+    found = tables.medians(frame, ["case"])
+    assert not found.loc[0, "bit_equal"] and pd.isna(found.loc[0, "none"])
+
+
+def test_exactness_takes_the_worst_of_all_rounds_and_settings():
+    case = {"case": "FWP", "exactness": "exact", "difference": 1e-7, "bit_equal": False, "equal_in_order": True}
+    frame = pd.DataFrame([case, case | {"difference": 3e-7}, case | {"equal_in_order": False}])
+    float64 = pd.DataFrame({"case": ["FWP"], "difference_float64": [1e-15], "mean_difference_float64": [0.0]})
+    (found,) = exactness.joined(frame, float64).to_dict("records")
+    assert found["difference_float32"] == 3e-7 and found["bit_equal_in_order"] is False
+    assert not exactness._sums(pd.Series(found))
+    assert exactness._sums(pd.Series(found | {"bit_equal_in_order": True}))
+    assert not exactness._sums(pd.Series(found | {"bit_equal_in_order": True, "difference_float64": 1e-9}))
+
+
+def sweep() -> pd.DataFrame:
+    """The exchange of one batch takes 8 ms, all exposed; four parts expose 2 ms clustered, 5 ms in time order."""
+    rows = []
+    for parts, name, sent, exposed in ((1, "none", 100, 8.0), (4, "none", 180, 5.0), (4, "greedy", 110, 2.0)):
+        times = {"emb_exchange_ms": sent / 25, "grad_exchange_ms": sent / 25, "exposed_rows_ms": exposed}
+        moved = {"sent_rows_bytes": sent, "sent_grads_bytes": sent, "received_rows": sent, "unique_keys": 100}
+        rows.append({"parts": parts, "clustering": name, "samples": 64 // parts, "step_ms": 30.0, **times, **moved})
+    return pd.DataFrame(rows)
+
+
+def test_micro_batches_against_the_law():
+    found = micro_batches.derived(sweep()).set_index(["parts", "clustering"])
+    assert found.loc[(1, "none"), "exposed_share"] == 1 and found.loc[(4, "greedy"), "exposed_share"] == 0.25
+    answers = {each["claim_id"]: each["obtained"] for each in micro_batches.answers(sweep())}
+    assert answers == {"NP-P-057": 1.8, "NP-P-058": pytest.approx(110 / 180)}
+    assert "1.80 times" in micro_batches.says(sweep()) and "between 1.00 and 1.00" in micro_batches.says(sweep())
+    alone = sweep().assign(sent_rows_bytes=0, sent_grads_bytes=0)
+    assert micro_batches.answers(alone) == [] and "no law" in micro_batches.says(alone)
+
+
+def test_the_least_gain_of_a_sweep_answers():
+    rows = [
+        {"varied": v, "value": n, "case": case, "how": "emulated link", "step_ms": step, "idle_share": 0.1}
+        for v, n, plain, ours in (("dim", 32, 20.0, 10.0), ("dim", 64, 30.0, 20.0), ("layers", 2, 9.0, 10.0))
+        for case, step in ((cases.NONE, plain), (cases.NESTPIPE, ours))
+    ]
+    frame = pd.DataFrame(rows).assign(peak_device_bytes=1.0)
+    answers = {each["claim_id"]: each["obtained"] for each in robustness.answers(frame)}
+    assert answers == {"NP-P-059": 1.5, "NP-P-060": pytest.approx(0.9)}
+
+
+def test_a_rising_depth_that_is_slower_loses():
+    frame = pd.DataFrame({"depth": ["constant", "ramp"], "seconds": [1.0, 1.25], "how": "emulated link"})
+    assert curriculum.gain(frame) == pytest.approx(-20) and "loses 20.0 %" in curriculum.says(frame)
+
+
+def test_replicas_of_one_rank_say_so_and_answer_nothing():
+    assert replicas.answers(pd.DataFrame()) == [] and "nothing was tried" in replicas.says(pd.DataFrame())
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NESTLAB_PREPARED", str(tmp_path_factory.mktemp("prepared")))
+        yield settings.settings("smoke", dataset="kuairand-synth", data_root=str(root), rows=6000, batch_size=64)
+
+
+def test_ranks_slices_make_the_global_batch_and_ids_are_numbered(small):
+    """Ids of every column are 0 … n − 1, all of them used; slices of two ranks are the batch of one."""
+    two = [stream.open_stream(small, rank) for rank in (0, 1)]
+    (one,) = [stream.open_stream(replace(small, world_size=1, batch_size=128))]
+    assert two[0].rows == two[1].rows == one.rows and len(one.features) == stream.COLUMNS
+    assert len(one.batches) == small.batches
+    for a, b, whole in zip(two[0].batches, two[1].batches, one.batches, strict=True):
+        joined = [np.concatenate(parts) for parts in zip(stream.runs(a), stream.runs(b), strict=True)]
+        assert all(map(np.array_equal, joined, stream.runs(whole)))
+        assert torch.equal(torch.cat([a.labels, b.labels]), whole.labels)
+    used = [np.unique(np.concatenate(parts)) for parts in zip(*map(stream.runs, one.batches), strict=True)]
+    assert [ids.tolist() for ids in used] == [list(range(n)) for n in one.rows.values()]
+
+
+def test_too_few_rows_are_said(small):
+    with pytest.raises(Exception, match="no batch of 64 samples on each of 2"):
+        stream.open_stream(replace(small, rows=100))
+
+
+def test_keys_that_come_back_after_a_batch(small):
+    batches = stream.open_stream(small).batches[:4]
+    keys = [{(f, i) for f, run in enumerate(stream.runs(batch)) for i in run.tolist()} for batch in batches]
+    assert stream.come_back(batches) == len(keys[0] & keys[2] - keys[1]) + len(keys[1] & keys[3] - keys[2])
+
+
+def test_clustering_rules_are_measured_on_user_and_video_keys(small):
+    frame = clustering.measure(replace(small, batch_size=256))
+    assert frame["keys"].unique().tolist() == ["user_id, video_id"] and not frame["real_kuairand"].any()
+    rules = frame.set_index("rule")
+    assert (frame["rows"] >= frame["rows_at_least"]).all() and rules.loc["greedy", "reduction"] > 0.2
+    assert {each["claim_id"] for each in clustering.answers(frame)} == {"NP-P-027", "NP-A-014"}  # the figure: real rows
+    real = clustering.answers(frame.assign(real_kuairand=True))[-1]
+    assert real["claim_id"] == "NP-A-015" and real["obtained"] == 100 * rules.loc["kmeans", "reduction"]
+
+
+def test_sorting_by_a_column_puts_equal_ids_together(small):
+    batch = stream.open_stream(small).batches[0]
+    name, keys = batch.features[0], sample_keys(batch)
+    order, _ = clustering._sorted(batch, keys, name)
+    one_id = stream.runs(batch)[0]
+    assert (np.diff(one_id[order]) >= 0).all() and reduction(keys, 4, order) <= 1
+
+
+def test_what_is_left_open_has_a_reason_and_no_claim_is_forgotten(project):
+    expected = claims.expected()
+    assert set(claims.OPEN) <= set(expected)
+    open_frame = claims.still_open([])
+    assert set(open_frame["claim"]) == set(expected) and open_frame["reason"].str.len().gt(10).all()
+    source = "\n".join(path.read_text() for path in (project / "nestlab/experiments/nestpipe").glob("*.py"))
+    assert [i for i in expected if f'"{i}"' not in source] == []
+    assert all(register.claim(i).testable for i in expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({"scale": "huge"}, "must be one of smoke, quick, paper"), ({"world_size": 0}, "world_size=0")],
+)
+def test_settings_that_make_no_sense(given, says):
+    with pytest.raises(Exception, match=says):
+        settings.settings(**{"scale": "smoke", **given})
+
+
+def test_every_part_is_in_the_notebook(project):
+    from nestlab.experiments.nestpipe.study import PARTS, _module
+
+    book = json.loads((project / "notebooks" / "10_nestpipe.ipynb").read_text(encoding="utf-8"))
+    source = "\n".join("".join(cell["source"]) for cell in book["cells"])
+    assert all(not cell.get("outputs") for cell in book["cells"])
+    for part, heading in PARTS.items():
+        assert f'"{part}"' in source and (f'study.figure("{part}")' in source) == bool(heading)
+        assert not heading or callable(_module(part).plot)
