@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
+from nestlab.embedding import pooling_kernels
 from nestlab.embedding.keys import GroupKeys
 from nestlab.errors import UserError
 
@@ -22,7 +24,8 @@ class Embedded:
     """
 
     size: int
-    _blocks: list[Tensor] = field(default_factory=list)  # [F_run, B, dim] each: features pooled by one call
+    _blocks: list[Tensor] = field(default_factory=list)  # [B, F_run, dim] each: features pooled by one call
+    _columns: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # block → its features apart
     _pooled: dict[str, tuple[int, int]] = field(default_factory=dict)  # feature → (block, place in it)
     _sequences: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -32,17 +35,21 @@ class Embedded:
         return (*self._pooled, *self._sequences)
 
     def pooled(self, feature: str) -> Tensor:
-        """[B, dim], contiguous; zeros for an empty bag."""
+        """[B, dim], a view; zeros for an empty bag."""
         block, place = self._place(feature)
-        return self._blocks[block][place]
+        if (
+            block not in self._columns
+        ):  # all at once: taken one by one, each one's gradient would be of the block's size
+            self._columns[block] = self._blocks[block].unbind(dim=1)
+        return self._columns[block][place]
 
     def stack(self, features: Sequence[str]) -> Tensor:
         """[B, F, dim] of pooled features of one dim; a view where they were pooled together and in this order."""
         places = [self._place(feature) for feature in features]
         block, first = places[0]
         if places == [(block, first + i) for i in range(len(places))]:
-            return self._blocks[block][first : first + len(places)].transpose(0, 1)
-        return torch.stack([self._blocks[b][p] for b, p in places], dim=1)
+            return self._blocks[block][:, first : first + len(places)]
+        return torch.stack([self.pooled(feature) for feature in features], dim=1)
 
     def sequence(self, feature: str) -> tuple[Tensor, Tensor]:
         """values [nnz_f, dim] in the batch's order, and lengths [B], of a feature with pooling `none`."""
@@ -73,7 +80,7 @@ def embed(rows: Sequence[Tensor], keys: Sequence[GroupKeys], size: int) -> Embed
                 continue
             for place, feature in enumerate(run.features):
                 embedded._pooled[feature] = (len(embedded._blocks), place)
-            embedded._blocks.append(_pool(group_rows, run).view(len(run.features), size, group_rows.shape[1]))
+            embedded._blocks.append(_pool(group_rows, run, size))
     return embedded
 
 
@@ -108,7 +115,40 @@ def _runs(keys: GroupKeys, size: int) -> Iterator[_Run]:
         first = i + 1
 
 
-def _pool(rows: Tensor, run: _Run) -> Tensor:
+def _pool(rows: Tensor, run: _Run, size: int) -> Tensor:
+    """[B, F_run, dim]: by kernels of ours in host memory; elsewhere, and with weights, by torch's embedding_bag."""
+    if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64) and run.id_weights is None:
+        return _Pool.apply(rows, run, size)
+    return _by_torch(rows, run).view(len(run.features), size, rows.shape[1]).transpose(0, 1)
+
+
+class _Pool(torch.autograd.Function):
+    """Bags of rows in host memory; the gradient of a row is summed in the order of the ids."""
+
+    @staticmethod
+    def forward(ctx, rows: Tensor, run: _Run, size: int) -> Tensor:
+        out = rows.new_empty(size, len(run.features), rows.shape[1])
+        starts = torch.nn.functional.pad(torch.cumsum(run.lengths.cpu(), 0), (1, 0))
+        ctx.bags = (run.positions.cpu().contiguous().numpy(), starts.numpy(), run.pooling == "mean")
+        ctx.rows = rows.shape
+        pooling_kernels.pool(rows.detach().contiguous().numpy(), *ctx.bags, out.numpy())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        grads = grad.new_zeros(ctx.rows)
+        if grad.numel():
+            grad = grad if grad.stride(2) == 1 else grad.contiguous()
+            size, features, dim = grad.shape
+            by_sample, by_feature, _ = grad.stride()
+            span = (size - 1) * by_sample + (features - 1) * by_feature + dim
+            bags = grad.as_strided((span,), (1,)).numpy()  # a part of a larger gradient is read where it lies
+            pooling_kernels.spread(grads.numpy(), *ctx.bags, bags, (size, by_sample, by_feature))
+        return grads, None, None
+
+
+def _by_torch(rows: Tensor, run: _Run) -> Tensor:
     """[F_run·B, dim] by torch's embedding_bag."""
     if not run.positions.numel():  # embedding_bag refuses a weight without rows; the zero sum keeps the graph
         return rows.new_zeros(run.lengths.numel(), rows.shape[1]) + rows[:0].sum()

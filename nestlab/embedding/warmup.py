@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import torch
 
-from nestlab.embedding import bucket_kernels, kernels, record_kernels, sharding
+from nestlab.embedding import bucket_kernels, kernels, pooling_kernels, record_kernels, sharding
 from nestlab.embedding.device import buffer_kernels, gather_kernels
 from nestlab.embedding.device.look_ahead import Foresight
 from nestlab.embedding.device.slot_map import POLICIES, SlotMap
@@ -54,6 +54,9 @@ def _warm_records(dtype: type) -> None:
     record_kernels.sgd(records, row, grads, 0.1)
     record_kernels.adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-10)
     record_kernels.rowwise_adagrad(records[:, :2].copy(), row, grads, 0.1, 1e-8, 1.0)
+    bags = (row, np.array([0, 1]), False)
+    pooling_kernels.pool(grads, *bags, np.zeros((1, 1, 1), dtype))
+    pooling_kernels.spread(grads, *bags, np.zeros(1, dtype), (1, 1, 1))
     gather_kernels.gather(records.reshape(-1), 3, row, row.copy(), np.zeros(1, dtype), 1)
     record_kernels.lazy_adam(records, row, grads, 0.1, 0.9, 0.999, 1e-8)
 
