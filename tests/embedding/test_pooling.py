@@ -1,4 +1,4 @@
-"""Pooling in host memory against torch's embedding_bag: values and gradients, ragged bags, views of larger gradients."""
+"""Pooling in host memory against embedding_bag: values and gradients, ragged bags, views of larger gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.core
     st.sampled_from([torch.float32, torch.float64]),
 )
 def test_bags_and_gradients_are_torchs(bags, features, pooling_kind, dtype):
-    """To the bit. Broken on purpose: samples and features exchanged in `pool`, a mean without its division in `spread`."""
+    """Values to the bit. Broken on purpose: samples and features exchanged in `pool`, a mean undivided in `spread`."""
     size = len(bags) // features
     bags = bags[: size * features]
     run = _Run(
