@@ -22,6 +22,7 @@ BATCH, PARTS = 4096, 8
 _KEYS = ("user_id", "video_id")
 RULES = ("kmeans", "greedy")
 _REPEATS = 3
+_PAPER = {"facecolor": plotting.PAPER, "edgecolor": "none", "pad": 1.0}
 
 
 def measure(settings: Settings) -> pd.DataFrame:
@@ -85,7 +86,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         axes.barh(frame["rule"], frame["reduction"], 0.66, xerr=spread, capsize=3, **plotting.bar_style(0))
         for y, row in enumerate(frame.itertuples()):
             took = "" if np.isnan(row.ms_a_batch) else f", {row.ms_a_batch:.3g} ms a batch"
-            axes.text(row.reduction_most + 0.02, y, f"{row.reduction:.2f}{took}", va="center", fontsize=8)
+            axes.text(row.reduction_most + 0.02, y, f"{row.reduction:.2f}{took}", va="center", fontsize=8, bbox=_PAPER)
         axes.set(ylim=(len(frame) - 0.5, -0.5), xlim=(min(0, frame["reduction_least"].min() - 0.05), 1.25))
         axes.axvline(1, color=plotting.INK, linewidth=0.8, linestyle="--")
         axes.set_xlabel("of the rows that come again in another micro-batch, the share removed (1: none comes again)")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,10 +27,11 @@ _DRIFT_BATCHES = 10  # of the trainings that tell rounding from drift
 
 @dataclass
 class Measured:
-    """By part the rows of its table, and the traces that are drawn, by case."""
+    """By part the rows of its table and the seconds that it took, and the traces that are drawn, by case."""
 
     rows: dict[str, list[Figures]] = field(default_factory=dict)
     traces: dict[str, Trace] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def measure(settings: Settings, folder: Path) -> Measured:
@@ -47,14 +49,20 @@ def _measure(bench: Bench, folder: Path) -> Measured:
     found = Measured()
     links = _calibrate(bench)
     _say(bench, f"links: {links.network or 0:.3g} gbit/s between ranks, {links.host:.3g} between host and device")
-    found.rows["ablation"] = list(_ablation(bench, links, found.traces))
-    found.rows["keys"] = [_keys(bench)]
-    found.rows["exactness"] = list(_exactness(bench))
-    found.rows["replicas"] = list(_replicas(bench))
-    found.rows["micro_batches"] = list(_micro_batches(bench, links))
-    found.rows["robustness"] = list(_robustness(bench, links))
-    found.rows["curriculum"] = list(_curriculum(bench, links))
-    found.rows["restart"] = restart.go_on(bench.settings, bench.transport, folder)
+    parts: dict[str, Callable[[], Iterable[Figures]]] = {
+        "ablation": lambda: _ablation(bench, links, found.traces),
+        "keys": lambda: [_keys(bench)],
+        "exactness": lambda: _exactness(bench),
+        "replicas": lambda: _replicas(bench),
+        "micro_batches": lambda: _micro_batches(bench, links),
+        "robustness": lambda: _robustness(bench, links),
+        "curriculum": lambda: _curriculum(bench, links),
+        "restart": lambda: restart.go_on(bench.settings, bench.transport, folder),
+    }
+    for name, part in parts.items():
+        started = time.perf_counter()
+        found.rows[name] = list(part())
+        found.seconds[name] = time.perf_counter() - started
     return found
 
 
@@ -139,7 +147,7 @@ def _keys(bench: Bench) -> Figures:
 
 def _exactness(bench: Bench) -> Iterator[Figures]:
     """In float64: what is left of a difference there is no rounding of sums."""
-    how = How(dtype=torch.float64, batches=_DRIFT_BATCHES)
+    how = How(dtype=torch.float64, batches=min(_DRIFT_BATCHES, bench.settings.batches // 2))
     reference = whole(bench, train(bench, cases.REFERENCE, how))
     for case in cases.ablation(bench.settings.micro_batches, bench.settings.world_size):
         _say(bench, f"exactness in float64: {case.name}")
@@ -212,7 +220,7 @@ def _curriculum(bench: Bench, links: Links) -> Iterator[Figures]:
     """A pipeline that deepens over the first half of the batches against one that is deep from the start."""
     constant = cases.fwp(bench.settings.micro_batches, "greedy", cases.DBP)
     rising = replace(constant, depth_schedule="ramp", ramp_over=max(1, bench.settings.batches // 2))
-    for number in range(max(2, bench.settings.rounds)):
+    for number in range(bench.settings.rounds):
         for name, flags in (("constant", constant), ("ramp", rising)):
             trained = train(bench, Case(name, flags), How(links))
             yield {"depth": name, "round": number, "seconds": trained.seconds, "how": links.how}

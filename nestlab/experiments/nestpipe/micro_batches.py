@@ -49,8 +49,9 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         law = found.drop_duplicates("parts")
         exposed.plot(law["parts"], law["law"], color=plotting.INK, linewidth=1, linestyle="--", label="the law, 1/N")
         sent.axhline(1, color=plotting.INK, linewidth=0.8)
-        sent.set(ylabel="rows received over unique keys of the batch")
-        exposed.set(ylabel="exposed exchange, N = 1: all of it", ylim=(0, None))
+        sent.set(ylabel="rows received over unique keys")
+        exposed.set(ylabel="exposed over all exchange at N = 1", yscale="log")
+        exposed.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         step.set(ylabel="ms a step", ylim=(0, None))
         for axes in (sent, exposed, step):
             _axis(axes, found)

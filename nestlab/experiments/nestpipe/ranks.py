@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from nestlab.launch import launch
 TIMEOUT_S = 300.0  # of one collective: ranks that share few cores wait for each other
 
 
-def on_ranks(function, *args: Any, world_size: int) -> Any:
-    """`function(*args)` on so many ranks with one thread each; what rank 0 returns."""
-    return launch(function, args, world_size=world_size)[0]
+def on_ranks(function, *args: Any, world_size: int, logs: Path | None = None) -> Any:
+    """`function(*args)` on so many ranks with one thread each; what rank 0 returns. `logs`: where they say what they
+    do."""
+    return launch(function, args, world_size=world_size, log_dir=logs)[0]
 
 
 @contextmanager

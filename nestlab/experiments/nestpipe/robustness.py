@@ -15,6 +15,7 @@ from nestlab.experiments.nestpipe.links import EMULATED
 from nestlab.experiments.nestpipe.tables import Said, answer
 
 VARIED = {"dim": "embedding width", "layers": "layers of the dense part"}
+_STEPS = {"plain_step_ms": "none (the plain loop)", "nestpipe_step_ms": "NestPipe: both pipelines, clustered"}
 _CLAIMS = {"dim": "NP-P-059", "layers": "NP-P-060"}
 
 
@@ -44,12 +45,12 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         for axes, (varied, label) in zip(figure.subplots(1, len(VARIED)), VARIED.items(), strict=True):
             rows = found[found["varied"] == varied].reset_index(drop=True)
-            for number, (column, name) in enumerate((("plain_step_ms", "none"), ("nestpipe_step_ms", "NestPipe"))):
+            for number, (column, name) in enumerate(_STEPS.items()):
                 at = rows.index + (number - 0.5) * 0.4
                 axes.bar(at, rows[column], 0.38, label=name, **plotting.bar_style(number))
             for x, row in rows.iterrows():
                 highest = max(row["plain_step_ms"], row["nestpipe_step_ms"])
-                axes.text(x, highest, f"{row['speedup']:.2f}×", ha="center", va="bottom", fontsize=8)
+                axes.annotate(f"{row['speedup']:.2f}×", (x, highest), (0, 3), textcoords="offset points", ha="center")
             axes.set_xticks(rows.index, [f"{value}" for value in rows["value"]])
             axes.set(xlabel=label, ylabel="ms a step")
             axes.grid(False, axis="x")

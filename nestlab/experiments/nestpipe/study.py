@@ -148,8 +148,10 @@ class Study:
         with tempfile.TemporaryDirectory(prefix="nestlab-nestpipe-") as name:
             restart.kill_in_the_middle(s, Path(name))
             self.seconds["killed"] = time.perf_counter() - started
-            found = ranks.on_ranks(measuring.measure, s, Path(name), world_size=s.world_size)
-        self.seconds["ranks"] = time.perf_counter() - started - self.seconds["killed"]
+            logs = self.run.path / "logs"
+            found = ranks.on_ranks(measuring.measure, s, Path(name), world_size=s.world_size, logs=logs)
+        on_ranks = time.perf_counter() - started - self.seconds["killed"]
+        self.seconds |= {"start": on_ranks - sum(found.seconds.values()), **found.seconds}
         for part, rows in found.rows.items():
             self._keep(part, pd.DataFrame(rows))
         self._keep("exactness", exactness.joined(self.frames["ablation"], self.frames["exactness"]))
