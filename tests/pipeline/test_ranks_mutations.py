@@ -15,7 +15,7 @@ from mutation_cases import Trial, spans, try_out
 from rank_cases import Case
 from test_missing_edges import without_order
 
-from nestlab.pipeline import Edge, Key, Schedule, Shape, Stage, build
+from nestlab.pipeline import Key, Schedule, Shape, Stage, build
 from nestlab.pipeline.derivation import WINDOW
 from nestlab.pipeline.schedule import WHOLE
 from nestlab.techniques import Techniques
@@ -28,7 +28,7 @@ BUFFERS = "device_tier=dual_buffer,pipeline_depth=5,micro_batches=3"
 SLOTS = "device_tier=slot_cache,cache_slots=1,pipeline_depth=5,micro_batches=3"
 DIRECT = "pipeline_depth=5,micro_batches=3"
 STALE = "staleness=1,pipeline_depth=3"
-REPLICAS = "replica_groups=2,replica_every=2,device_tier=dual_buffer,pipeline_depth=4"
+REPLICAS = "replica_groups=2,replica_every=3,device_tier=dual_buffer,pipeline_depth=4"
 SEVERAL = 3  # micro-batches
 
 # What is no longer ordered. (t+d,i): the batch and the micro-batch; what an edge is for stands in the table of edges.
@@ -159,26 +159,38 @@ def test_what_a_lane_hides(ranks):
     assert damages(ranks, Trial(case_of(BUFFERS, schedule), ("lanes",), (Stage.FORWARD, 1))) == [""]
 
 
-def _generated() -> list[tuple[str, Edge]]:
-    """Each required edge that the rest does not imply, but for what only orders collectives.
+def on_data(techniques: str) -> Schedule:
+    """Required edges without those that only order collectives, which imply some of the others.
 
-    Those edges guard no data of one rank: every rank draws the same order here, and so they meet all the same. Two
-    ranks whose lanes run at their own pace would not (tests/pipeline/test_collective_order.py).
+    They guard no data of one rank: every rank draws the same order here, and so they meet all the same. Two ranks whose
+    lanes run at their own pace would not (tests/pipeline/test_collective_order.py).
     """
-    found = []
-    for techniques in (BUFFERS, SLOTS, DIRECT, STALE, REPLICAS):
-        schedule = built(techniques).required_only()
-        found += [(techniques, e) for e in schedule.edges if not e.reason.startswith("one order of collectives")]
-    return found
+    schedule = built(techniques).required_only()
+    return schedule.without(*(e for e in schedule.edges if e.reason.startswith("one order of collectives")))
+
+
+GENERATED = [
+    (techniques, edge) for techniques in (BUFFERS, SLOTS, DIRECT, STALE, REPLICAS) for edge in on_data(techniques).edges
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("techniques", "edge"), _generated(), ids=lambda each: str(each).partition(",")[0])
+@pytest.mark.parametrize(
+    ("techniques", "edge"), GENERATED, ids=[f"{text.partition(',')[0]}: {e}" for text, e in GENERATED]
+)
 def test_each_required_edge_does_damage_when_it_is_missing(ranks, techniques, edge):
-    schedule = built(techniques).required_only().without(edge)
+    schedule = on_data(techniques).without(edge)
     orders = tuple(f"late:{seed}:{edge.source}" for seed in range(SEEDS))
     found = damages(ranks, Trial(case_of(techniques, schedule), orders))
     assert any(found), edge
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("techniques", [BUFFERS, SLOTS, DIRECT, STALE, REPLICAS])
+def test_all_edges_on_data_do_no_damage(ranks, techniques):
+    stages = ("UPDATE", "COMMIT", "WRITEBACK", "GRAD_EXCHANGE", "BACKWARD", "SYNC", "CLIP", "EMB_EXCHANGE")
+    orders = tuple(f"late:{seed}:{stage}" for seed, stage in enumerate(stages))
+    assert not any(damages(ranks, Trial(case_of(techniques, on_data(techniques)), orders)))
 
 
 @pytest.mark.parametrize(("techniques", "looks_ahead"), [("", False), ("micro_batches=4", False), (BUFFERS, True)])

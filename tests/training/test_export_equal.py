@@ -82,7 +82,7 @@ def _free_ports() -> list[int]:
 
 @pytest.mark.parametrize("name", [name for name, (_, _, other) in RUNS.items() if name != other])
 def test_exact_techniques_export_the_bytes_of_the_plain_loop(exports, name):
-    """Broken on purpose: UPDATE before the last micro-batch's gradients, a cache that forgets a write-back."""
+    """Broken on purpose: a write-back that writes nothing."""
     for file in FILES:
         assert (exports / name / file).read_bytes() == (exports / RUNS[name][2] / file).read_bytes(), file
 
