@@ -22,6 +22,7 @@ from nestlab.experiments.nestpipe import (
     facts,
     micro_batches,
     replicas,
+    restart,
     robustness,
     settings,
     stream,
@@ -157,7 +158,9 @@ def test_micro_batches_against_the_law():
     assert found.loc[(1, "none"), "exposed_share"] == 1 and found.loc[(4, "greedy"), "exposed_share"] == 0.25
     answers = {each["claim_id"]: each["obtained"] for each in micro_batches.answers(sweep())}
     assert answers == {"NP-P-057": 1.8, "NP-P-058": pytest.approx(110 / 180)}
-    assert "1.80 times" in micro_batches.says(sweep()) and "between 1.00 and 1.00" in micro_batches.says(sweep())
+    assert "1.80 times" in micro_batches.says(sweep()) and "clustered 1.00 at N = 4" in micro_batches.says(sweep())
+    assert "shortest step was that of N = 1." in micro_batches.says(sweep().assign(step_ms=[20.0, 30.0, 25.0]))
+    assert "N = 4 (clustered)." in micro_batches.says(sweep().assign(step_ms=[30.0, 30.0, 25.0]))
     alone = sweep().assign(sent_rows_bytes=0, sent_grads_bytes=0)
     assert micro_batches.answers(alone) == [] and "no law" in micro_batches.says(alone)
 
@@ -176,6 +179,21 @@ def test_the_least_gain_of_a_sweep_answers():
 def test_a_rising_depth_that_is_slower_loses():
     frame = pd.DataFrame({"depth": ["constant", "ramp"], "seconds": [1.0, 1.25], "how": "emulated link"})
     assert curriculum.gain(frame) == pytest.approx(-20) and "loses 20.0 %" in curriculum.says(frame)
+
+
+def test_a_restart_says_what_it_came_to():
+    told = {"killed_rank": 1, "saved_step": 34, "of_steps": 60, "survivors_told": "rank 1 ended", "step_ms": 30.0}
+    told |= {"snapshot_ms": 50.0, "snapshot_bytes": 1e6, "how": "measured", "every": 10}
+    same = told | {"restarted_at_ranks": 2, "bit_equal": True, "difference": 0.0}
+    one = told | {"restarted_at_ranks": 1, "bit_equal": False, "difference": 1e-16}
+    both, alone = pd.DataFrame([same, one]), pd.DataFrame([same])
+    assert "byte by byte; on one rank" in restart.says(both) and "5 ms a step" in restart.says(both)
+    assert "on one rank" not in restart.says(alone)
+    assert [restart.answers(frame)[0]["obtained"] for frame in (both, alone)] == [True, True]
+    far = pd.DataFrame([same, one | {"difference": 1e-3}])
+    assert restart.answers(far)[0]["obtained"] is False
+    unequal = pd.DataFrame([same | {"bit_equal": False}])
+    assert "**unequal**" in restart.says(unequal) and restart.answers(unequal)[0]["obtained"] is False
 
 
 def test_replicas_of_one_rank_say_so_and_answer_nothing():

@@ -77,23 +77,26 @@ def says(frame: pd.DataFrame) -> Said:
     if most == 1 or (most, "greedy") not in found.index:
         return Said("One micro-batch alone was tried.")
     loose, tight = found.loc[(most, "none")], found.loc[(most, "greedy")]
-    clustered = found.xs("greedy", level="clustering")
-    best = clustered["step_ms"].idxmin()
     text = (
-        f"At N = {most} ({loose['samples']:.0f} samples) time order receives {loose['over_bound']:.2f} times "
-        f"the unique "
-        f"keys of a batch, clustered samples {tight['over_bound']:.2f} times. "
+        f"At N = {most} ({loose['samples']:.0f} samples) time order receives {loose['over_bound']:.2f} times the "
+        f"unique keys of a batch, clustered samples {tight['over_bound']:.2f} times. "
     )
     if loose["bytes"] > 0:
-        law = clustered["exposed_share"] * clustered.index
         text += (
-            f"Exposed exchange times N, 1 by the law, lies between {law.min():.2f} and {law.max():.2f} with "
-            f"clustering, "
-            f"and is {loose['exposed_share'] * most:.2f} at N = {most} without. "
+            f"Exposed exchange times N, 1 by the law: clustered {_times_n(found, 'greedy')}; in time order "
+            f"{_times_n(found, 'none')}. More than 1 means that an exchange is longer than the computation beside it: "
+            "by rows that come again, by the overhead of many small pieces, or by others on this machine. "
         )
     else:
         text += "With one rank no row travels, so that there is no law to be seen. "
-    return Said(text + f"The step is shortest at N = {best}: smaller pieces hide more, and cost more apart.")
+    best, clustering = found["step_ms"].idxmin()
+    return Said(text + f"The shortest step was that of N = {best}{' (clustered)' * (clustering != 'none')}.")
+
+
+def _times_n(found: pd.DataFrame, clustering: str) -> str:
+    """Exposed over all exchange at N = 1, times N, of every N above 1."""
+    rows = found.xs(clustering, level="clustering")["exposed_share"]
+    return ", ".join(f"{share * n:.2f} at N = {n}" for n, share in rows.items() if n > 1)
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:

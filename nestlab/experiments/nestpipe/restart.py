@@ -89,9 +89,9 @@ def _step_in(folder: Path) -> int:
 
 
 def go_on(settings: Settings, transport: Transport, folder: Path) -> list[Figures]:
-    """Every rank calls it; the rows are rank 0's."""
+    """Every rank calls it; the rows are rank 0's: as many ranks as before, and where these are several, one alone."""
     history = _train(settings, transport, folder / "again", folder / "saved")
-    if transport.mesh.rank == 0:
+    if transport.mesh.rank == 0 and settings.world_size > 1:
         _train(settings, LocalTransport(), folder / "one", folder / "saved_for_one")
     of_all(transport, {"done": 0.0})
     if transport.mesh.rank:
@@ -108,10 +108,9 @@ def go_on(settings: Settings, transport: Transport, folder: Path) -> list[Figure
         "snapshot_bytes": float(np.median([save["bytes"] for save in history.saves])),
         "how": "measured",
     }
-    rows = [
-        _compared(folder, "again", settings.world_size),
-        _compared(folder, "one", 1),
-    ]
+    rows = [_compared(folder, "again", settings.world_size)]
+    if settings.world_size > 1:
+        rows.append(_compared(folder, "one", 1))
     return [told | row for row in rows]
 
 
@@ -171,14 +170,14 @@ def digest(frame: pd.DataFrame) -> pd.DataFrame:
 
 def says(frame: pd.DataFrame) -> Said:
     same, one = frame.iloc[0], frame.iloc[-1]
+    alone = f"; on one rank, where sums come in another order, {one['difference']:.1e} from it (float64)"
     after = f"{same['snapshot_ms']:.3g} ms for {same['snapshot_bytes'] / 1e6:.2f} MB"
     return Said(
         f"Rank {same['killed_rank']} was killed by SIGKILL after the snapshot of step {same['saved_step']} of "
         f"{same['of_steps']}. The launcher said: *{same['survivors_told']}*. Started again on as many ranks, "
         f"the training "
-        f"ends {'equal to the undisturbed one, byte by byte' if same['bit_equal'] else '**unequal**'}; on one "
-        f"rank, where "
-        f"sums come in another order, {one['difference']:.1e} from it (float64). A snapshot takes {after}: "
+        f"ends {'equal to the undisturbed one, byte by byte' if same['bit_equal'] else '**unequal**'}"
+        f"{alone if len(frame) > 1 else ''}. A snapshot takes {after}: "
         f"{same['snapshot_ms'] / EVERY:.3g} ms a step at one every {EVERY} steps, beside a step of "
         f"{same['step_ms']:.3g} ms. "
         "A snapshot falls between two steps with nothing in flight: both buffers have been written back, and it "

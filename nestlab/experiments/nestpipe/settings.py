@@ -40,7 +40,7 @@ class Settings:
     warm: int = 3
     steps: int = 5
     after: int = 4
-    rounds: int = 3
+    rounds: int = 2
     sweep: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     dims: tuple[int, ...] = (64, 128, 256)
     depths: tuple[int, ...] = (2, 4, 8)
