@@ -191,7 +191,7 @@ def nestpipe(
         UserError: an unknown scale, backend or data set, real data asked for by name but absent, or no device for
             each rank.
     """
-    where = _place(device_name, world_size)
+    where = _place(device_name, backend, world_size)
     wanted = "gloo" if torch.device(where).type == "cpu" else "nccl"
     if backend != wanted:
         raise UserError(f"nestpipe: backend={backend} on {where}: give backend={wanted}, or another device")
@@ -203,8 +203,10 @@ def nestpipe(
     return Study(chosen, info.title, run)
 
 
-def _place(device_name: str, world_size: int) -> str:
-    """Where ranks compute: each needs an accelerator of its own, else it is the CPU."""
+def _place(device_name: str, backend: str, world_size: int) -> str:
+    """Where ranks compute: on accelerators each needs one of its own; `auto` goes by the backend."""
+    if device_name == "auto" and backend == "gloo":
+        return "cpu"
     where = device.resolve(device_name)
     if where.type == "cpu" or torch.accelerator.device_count() >= world_size:
         return str(where)
