@@ -17,6 +17,7 @@ from tiny import DIM, make_batches, make_model, unique_keys
 
 from nestlab.batch import Batch
 from nestlab.embedding import EmbeddingStore, TableConfig, Tiers, optimizer
+from nestlab.errors import RankFailed
 from nestlab.exchange import Transport
 from nestlab.exchange.collective import CollectiveTransport
 from nestlab.models import DLRM, RecModel
@@ -137,9 +138,9 @@ class Ending:
     error: str  # the type's name; none: ""
     text: str
     notes: tuple[str, ...]
-    seconds: float  # since the fault, on the rank that failed; since the start, on the other
+    seconds: float  # since the last batch that was through
     threads: tuple[str, ...]  # new ones, left over
-    refused: bool  # a further call is
+    refused: bool  # a further call was
 
 
 def end_badly(transport: Transport, failure: Failure) -> tuple[Ending, dict[str, torch.Tensor]]:
@@ -148,33 +149,42 @@ def end_badly(transport: Transport, failure: Failure) -> tuple[Ending, dict[str,
     broken = CollectiveTransport.connect(timeout_s=TIMEOUT_S)
     pipeline = _pipeline(broken, failure.case)
     batches: Iterator[Batch] = iter(make_batches(9, 7, seed=broken.mesh.rank, distinct=40))
-    if broken.mesh.rank == failure.rank:
+    heldout = iter(make_batches(2, 3)) if failure.where == "evaluation" else None
+    if broken.mesh.rank == failure.rank and heldout:
+        heldout = _breaks(make_batches(1, 3))
+    elif broken.mesh.rank == failure.rank:
         batches = break_it(pipeline, failure.where, batches)
-    ending = _ending(lambda: [pipeline.progress(batches) for _ in range(9)], pipeline, failure.where)
+    ending = _ending(pipeline, batches, heldout)
     broken.close()
     left = tuple(thread.name for thread in threading.enumerate() if thread not in before)
     with closing(CollectiveTransport.connect(timeout_s=60.0)) as mended:
         return replace(ending, threads=left), learn(mended, replace(failure.case, steps=4))
 
 
-def _ending(run: Callable[[], object], pipeline: Pipeline, where: str) -> Ending:
+def _ending(pipeline: Pipeline, batches: Iterator[Batch], heldout: Iterator[Batch] | None = None) -> Ending:
+    """Trains to the end, and then looks at held-out data where there are any."""
     error: BaseException | None = None
-    start = time.monotonic()
+    last = time.monotonic()
     try:
-        run()
-        if where == "evaluation":
-            pipeline.evaluate(_breaks(make_batches(2, 3)))
+        for _ in pipeline.run(batches):
+            last = time.monotonic()
+        if heldout is not None:
+            pipeline.evaluate(heldout)
     except BaseException as raised:
         error = raised
-    seconds = time.monotonic() - start
-    refused = False
-    if error is not None:
-        try:
-            pipeline.progress(iter([]))
-        except RuntimeError as raised:
-            refused = "stopped at an error" in str(raised)
+    seconds = time.monotonic() - last
     notes = tuple(getattr(error, "__notes__", ()))
+    refused = error is not None and _refuses(pipeline)
     return Ending("" if error is None else type(error).__name__, str(error), notes, seconds, (), refused)
+
+
+def _refuses(pipeline: Pipeline) -> bool:
+    """To go on: by itself, or after an evaluation because no rank answers any more."""
+    try:
+        pipeline.progress(iter([]))
+    except RuntimeError as error:
+        return isinstance(error, RankFailed) or "stopped at an error" in str(error)
+    return False
 
 
 def break_it(pipeline: Pipeline, where: str, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -263,7 +273,7 @@ def die(transport: Transport, rank: int, stage: Stage, case: Case) -> Ending:
         batches = iter(make_batches(9, 7, seed=mine.mesh.rank, distinct=40))
         if mine.mesh.rank == rank:
             in_stage(pipeline, stage, lambda: os.kill(os.getpid(), signal.SIGKILL), batches)
-        ending = _ending(lambda: list(pipeline.run(batches)), pipeline, "")
+        ending = _ending(pipeline, batches)
     left = tuple(thread.name for thread in threading.enumerate() if thread not in before)
     return replace(ending, threads=left)
 
@@ -289,6 +299,6 @@ def differ(transport: Transport, what: str) -> Ending:
     chosen: Executor = executor_of("shuffled:1" if other and what == "executor" else "shuffled:0")
     pipeline = Pipeline(RecModel(store, dense), adam, techniques, executor=chosen, transport=transport)
     before = set(threading.enumerate())
-    ending = _ending(lambda: list(pipeline.run(make_batches(4, 7))), pipeline, "")
+    ending = _ending(pipeline, iter(make_batches(4, 7)))
     assert set(threading.enumerate()) <= before
     return ending

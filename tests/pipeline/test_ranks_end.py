@@ -104,6 +104,7 @@ QUICK = [
     (0, "interrupt", NESTED),
     (1, "interrupt in a lane", NESTED),
     (1, "features", RANDOM),
+    (1, "evaluation", NESTED),
 ]
 THOROUGH = [
     (rank, where, case)
@@ -135,13 +136,17 @@ def test_a_rank_that_fails_ends_all(ranks, afterwards, rank, where, case):
     else:
         assert own.error == expected, own
     assert others.error == "RankFailed", others
-    if failure.place:
+    if where == "evaluation":
+        assert own.notes == (f"rank {rank}, in evaluation",)
+        assert f"rank {rank} failed in evaluation: Broke: on purpose" in others.text, others
+    elif failure.place:
         assert any(re.match(rf"rank {rank}, in {failure.place}\({FAILS_AT}\b", note) for note in own.notes), own
         assert re.search(rf"rank {rank} failed in {failure.place}\({FAILS_AT}\b", others.text), others
     else:
-        assert any(f"rank {rank}, before batch" in note for note in own.notes) or case.executor != "lanes", own
+        notes = [f"rank {rank}, {'before batch' if case.executor == 'lanes' else 'in FORWARD'}"]
+        assert [note[: len(notes[0])] for note in own.notes] == notes, own
         assert re.search(rf"rank {rank} failed in .*KeyboardInterrupt", others.text), others
-    assert any(re.match(rf"rank {1 - rank}, (in|before) ", note) for note in others.notes), others
+    assert any(re.match(rf"rank {1 - rank}, in ", note) for note in others.notes), others
     for ending in (own, others):
         assert ending.seconds < TIMEOUT_S + 5 and ending.threads == () and ending.refused, ending
     assert same_bits(merged([learnt for _, learnt in answers]), afterwards)
