@@ -14,8 +14,8 @@ FLAGS_OF_THE_DESIGN = """
 device_tier cache_policy cache_slots look_ahead host_capacity host_rows disk index_buckets index_threads
 admit admit_threshold sketch_bytes default_value evict evict_after evict_share evict_every
 show_weight click_weight score_decay pipeline_depth
-depth_schedule ramp_over schedule micro_batches clustering staleness replica_groups replica_every quantise quantise_backward
-dispatch prioritised transport table_kind tt_scheme slices table_groups dense_precision compile_dense
+depth_schedule ramp_over schedule micro_batches clustering staleness replica_groups replica_every
+quantise quantise_backward dispatch prioritised transport table_kind tt_scheme slices table_groups dense_precision compile_dense
 """
 
 

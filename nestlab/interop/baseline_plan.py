@@ -68,6 +68,8 @@ def _fused(optimizer: RowOptimizer) -> dict[str, Any]:
         raise UserError(
             f"baseline: fbgemm has no fused '{optimizer.name}' on the CPU; use sgd, adagrad or rowwise_adagrad"
         )
+    if getattr(optimizer, "state_scale", 1.0) != 1.0:
+        raise UserError(f"baseline: fbgemm's {optimizer.name} has no state_scale; leave it at 1")
     settings: dict[str, Any] = {"optimizer": names[type(optimizer)], "learning_rate": optimizer.lr}
     if isinstance(optimizer, Adagrad | RowWiseAdagrad):
         settings["eps"] = optimizer.eps

@@ -130,7 +130,10 @@ class Pipeline:
             yield output
 
     def drain(self) -> list[StepOutput]:
-        """Trains what is in flight without loading more; the outputs of those batches."""
+        """Trains what is in flight or planned to be loaded, and no more; the outputs of those batches.
+
+        Which ones these are depends on the steps alone: on every rank they are the same.
+        """
         self._progress.stop_loading()
         outputs = []
         while (output := self._advance()) is not None:

@@ -15,7 +15,7 @@ from nestlab import host
 
 PACKAGES = (
     *("nestlab", "torch", "numpy", "numba", "scipy", "scikit-learn", "pandas", "pyarrow", "datasets", "duckdb"),
-    *("networkx", "matplotlib", "papermill", "nbclient", "ipykernel", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu"),
+    *("matplotlib", "papermill", "nbclient", "ipykernel", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu"),
 )
 
 # What decides how threads wait and how many there are: a measured time means little without it.
