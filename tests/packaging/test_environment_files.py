@@ -66,16 +66,20 @@ import pkgutil, importlib, nestlab
 from nestlab.interop import torchrec as bridge
 usable, reason = bridge.available()
 assert not usable and "torchrec" in reason or "fbgemm" in reason, reason
-of_torchrec = ("nestlab.interop.tiered", "nestlab.interop.tiered_optimizer")  # its interfaces are their base classes
+of_torchrec = {  # its interfaces are their base classes, or it is what they run
+    "nestlab.interop." + name
+    for name in "tiered tiered_optimizer tiered_given batch_form nestpipe baselines baseline_model baseline_plan".split()
+}
 for module in pkgutil.walk_packages(nestlab.__path__, "nestlab."):
     if not module.name.endswith("__main__") and module.name not in of_torchrec:
         importlib.import_module(module.name)
-try:
-    bridge.TieredEmbeddingBagCollection
-except nestlab.UserError as error:
-    assert "torchrec" in str(error), error
-else:
-    raise AssertionError("the drop-in modules are there without torchrec")
+for name in ("TieredEmbeddingBagCollection", "NestPipeTrainPipeline", "Baseline"):
+    try:
+        getattr(bridge, name)
+    except nestlab.UserError as error:
+        assert "torchrec" in str(error), error
+    else:
+        raise AssertionError(f"{name} is there without torchrec")
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
