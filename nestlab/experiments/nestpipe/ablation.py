@@ -68,8 +68,8 @@ def _panel(axes: Axes, setting: str, rows: pd.DataFrame) -> None:
         if widths.sum() > 0:
             axes.barh(rows["case"], widths, 0.74, left, label=label, **plotting.bar_style(number))
         left = left + widths
-    for y, (end, speedup) in enumerate(zip(left, rows["speedup"], strict=True)):
-        axes.text(end, y, f" {end:.3g} ms, {speedup:.2f}×", va="center", fontsize=7.5)
+    for y, (end, step, speedup) in enumerate(zip(left, rows["step_ms"], rows["speedup"], strict=True)):
+        axes.text(end, y, f" {step:.3g} ms, {speedup:.2f}×", va="center", fontsize=7.5)
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, left.max() * 1.32), xlabel="ms a step, and speed against none")
     axes.grid(False, axis="y")
     axes.set_title(f"{setting}, measured" if setting == LOOPBACK else setting)

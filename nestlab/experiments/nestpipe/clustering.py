@@ -6,6 +6,7 @@ On batches of user and video keys (where the data set has them), as the article'
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from nestlab import data, plotting
 from nestlab.batch import Batch
 from nestlab.batching import SampleKeys, cost, reduction, rule, sample_keys
+from nestlab.errors import UserError
 from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.stream import runs
 from nestlab.experiments.nestpipe.tables import Said, answer
@@ -30,16 +32,26 @@ def measure(settings: Settings) -> pd.DataFrame:
     rows, milliseconds a batch, on one thread."""
     dataset = data.open_dataset(settings.dataset, settings.data_root, rows=settings.rows)
     size = min(BATCH, 2 * settings.batch_size)
-    count = 2 if settings.steps < 8 else 6
-    loader = list(dataset.batches("train", size, drop_last=True, limit=8 * count))[:: 8 if count > 2 else 1][:count]
+    loader = dataset.batches("train", size, drop_last=True)
+    if not len(loader):
+        raise UserError(f"nestpipe: {dataset.info.rows} rows are no batch of {size} samples; use more rows")
     names = _KEYS if set(_KEYS) <= set(dataset.features) else dataset.features[:2]
-    batches = [(batch, sample_keys(batch, {name: name for name in names})) for batch in loader]
+    batches = [
+        (batch, sample_keys(batch, {name: name for name in names})) for batch in _spread(loader, settings.clustered)
+    ]
     real = dataset.info.kind == "real" and dataset.info.id.startswith("kuairand")
     common = {"data": dataset.info.title, "real_kuairand": real, "samples": size, "parts": PARTS, "how": "measured"}
     rows = [_row(name, [_sorted(b, k, name) for b, k in batches], batches) for name in names]
     chosen = {name: rule(name) for name in RULES}
     rows += [_row(name, [_timed(chosen[name], keys) for _, keys in batches], batches) for name in RULES]
     return pd.DataFrame([row | common | {"keys": ", ".join(names)} for row in rows])
+
+
+def _spread(loader: data.Loader, count: int) -> Iterator[Batch]:
+    """At most so many batches, evenly over all of a loader's; the others are not read."""
+    for number in np.unique(np.linspace(0, len(loader) - 1, count).astype(int)).tolist():
+        loader.begin_at(data.Position(0, number))
+        yield next(iter(loader))
 
 
 def _sorted(batch: Batch, keys: SampleKeys, column: str) -> tuple[np.ndarray, float]:

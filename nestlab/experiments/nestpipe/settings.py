@@ -24,6 +24,7 @@ class Settings:
         exchange, retrieval: what the emulated links are to need, of a step's computation: row and gradient exchange
             over the network, retrieval over the link between host and device.
         save_steps: of the training that is killed.
+        clustered: batches, spread over the training split, on which clustering rules are compared.
         torchrec: its pipelines are in the table, where it is installed.
     """
 
@@ -47,6 +48,7 @@ class Settings:
     exchange: float = 0.6
     retrieval: float = 0.4
     save_steps: int = 60
+    clustered: int = 8
     torchrec: bool = True
 
     @property
@@ -70,6 +72,7 @@ SCALES = {
         dims=(16, 32),
         depths=(2, 4),
         save_steps=40,
+        clustered=2,
     ),
     "quick": Settings(rows=200_000),
     "paper": Settings(
@@ -82,6 +85,7 @@ SCALES = {
         dims=(512, 768, 1024),
         depths=(2, 4, 8),
         save_steps=200,
+        clustered=16,
     ),
 }
 

@@ -145,7 +145,7 @@ class Study:
         from nestlab.experiments.nestpipe import measuring, ranks, restart
 
         started, s = time.perf_counter(), self.settings
-        with tempfile.TemporaryDirectory(prefix="nestlab-nestpipe-") as name:
+        with tempfile.TemporaryDirectory(prefix="killed-", dir=self.run.path) as name:
             restart.kill_in_the_middle(s, Path(name))
             self.seconds["killed"] = time.perf_counter() - started
             logs = self.run.path / "logs"
