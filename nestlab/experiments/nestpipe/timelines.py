@@ -14,7 +14,7 @@ SHOWN = {
 
 
 def plot(trace: Trace, which: str) -> Figure:
-    """One step of one rank (all ranks are alike, and rows have to be thick enough to read): the first whole one, so that
-    what is prefetched beside it lies in the traced window too."""
+    """One step of one rank (all are alike, and rows have to be thick enough to read): the first whole one, so that what
+    is prefetched beside it lies in the traced window too."""
     one = trace.only(trace.ranks[0])
     return plot_timeline(one, one.batches[1], 1, SHOWN[which][1])
