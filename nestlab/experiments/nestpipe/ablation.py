@@ -35,7 +35,7 @@ _DIGEST = [
 
 
 def by_case(frame: pd.DataFrame) -> pd.DataFrame:
-    """Medians over the rounds, and `speedup` over the case `none` of the same setting."""
+    """The median round of each, and `speedup` over the case `none` of the same setting."""
     found = medians(frame, ["setting", "case"])
     plain = found[found["case"] == NONE].set_index("setting")["step_ms"]
     found["speedup"] = found["setting"].map(plain) / found["step_ms"]
@@ -76,7 +76,7 @@ def _panel(axes: Axes, setting: str, rows: pd.DataFrame) -> None:
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row a case and setting; times of a step, means over its ranks, medians over the rounds."""
+    """A row a case and setting; times of a step, means over its ranks, of the median round."""
     found = by_case(frame)
     return found[[name for name in _DIGEST if name in found.columns]]
 

@@ -1,4 +1,4 @@
-"""Frames as the parts need them: medians over rounds, and sentences that a notebook shows as text."""
+"""Frames as the parts need them: the median round, and sentences that a notebook shows as text."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ class Said(str):
 
 
 def medians(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """A row a group, in the order of first appearance: medians of numbers, the first of anything else; `step_ms_low`
-    and `step_ms_high`: the quickest and the slowest round."""
-    groups = frame.groupby(by, sort=False)
-    found = groups.agg({name: _summed(frame[name]) for name in frame.columns if name not in (*by, "round")})
-    found["step_ms_low"], found["step_ms_high"] = groups["step_ms"].min(), groups["step_ms"].max()
-    return found.reset_index()
-
-
-def _summed(column: pd.Series):
-    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-        return "median"
-    return _all if _holds_truth(column) else "first"
+    """A row a group, in the order of first appearance: the round whose step is the median one (of an even number the
+    quicker of the middle two), so that its parts sum to its step; what is true or false must hold in every round;
+    `step_ms_low` and `step_ms_high`: the quickest and the slowest round."""
+    rows = []
+    for _, rounds in frame.groupby(by, sort=False):
+        ordered = rounds.sort_values("step_ms", kind="stable")
+        row = ordered.iloc[(len(ordered) - 1) // 2].to_dict()
+        row |= {name: _all(rounds[name]) for name in frame.columns if _holds_truth(frame[name])}
+        rows.append(row | {"step_ms_low": ordered["step_ms"].iloc[0], "step_ms_high": ordered["step_ms"].iloc[-1]})
+    return pd.DataFrame(rows).drop(columns="round", errors="ignore")
 
 
 def _holds_truth(column: pd.Series) -> bool:
