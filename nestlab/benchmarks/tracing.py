@@ -15,6 +15,7 @@ import torch
 
 from nestlab.batch import Batch
 from nestlab.pipeline import Action, Key, Pipeline
+from nestlab.pipeline.source import Source
 from nestlab.tracing import Recorder
 from nestlab.tracing.memory import COUNT_EVERY
 from nestlab.training import TrainOptions, assemble
@@ -108,7 +109,7 @@ def _event_ns(pipeline: Pipeline, events: int) -> float:
         costs = []
         for _ in range(9):
             pipeline.recorder = Recorder(first_batch=10**9, batches=2)
-            costs.append(_each_ns(pipeline._recorded, actions, rounds))
+            costs.append(_each_ns(pipeline._perform, actions, rounds))
             pipeline.recorder = None
             costs[-1] -= _each_ns(pipeline._perform, actions, rounds)
     finally:
@@ -127,14 +128,15 @@ def _each_ns(function, actions: list[Action], rounds: int) -> float:
 def _count_ns(pipeline: Pipeline, batch: Batch, scale: Scale) -> float:
     """FORWARD with the count of activations, less FORWARD without."""
     step, t = pipeline._step, 10**9
-    step.source = iter([batch])
-    for stage in (step.load, step.h2d, step.route, step.prepare, step.emb_exchange):
+    step.source = Source(iter([batch]), lambda batch: batch, None)
+    for stage in (step.load, step.h2d, step.route, step.prepare):
         stage(t)
+    step.emb_exchange(t, 0)
     taken: dict[bool, list[int]] = {False: [], True: []}
     for turn in range(max(20, scale.pairs)):
         step.counts_activations = bool(turn % 2)
         start = time.thread_time_ns()
-        step.forward(t)
+        step.forward(t, 0)
         taken[step.counts_activations].append(time.thread_time_ns() - start)
     step.counts_activations = False
     return float(np.median(taken[True]) - np.median(taken[False]))

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nestlab.batch import Batch
-from nestlab.device import peak_bytes, synchronise
-from nestlab.embedding import embed
-from nestlab.errors import RankFailed
-from nestlab.exchange import LocalTransport, RoutedBatch, Transport
+from nestlab.device import peak_bytes
+from nestlab.exchange import LocalTransport, Transport
 from nestlab.models import RecModel
-from nestlab.pipeline.agreement import RanksDisagree, agree, of_dense, of_tables, of_techniques
+from nestlab.pipeline.agreement import agree, of_dense, of_tables, of_techniques
 from nestlab.pipeline.builders import build
 from nestlab.pipeline.dense import Clipped
 from nestlab.pipeline.depths import depth_over_time
+from nestlab.pipeline.evaluating import predict
 from nestlab.pipeline.executors import Executor, Inline, Progress
 from nestlab.pipeline.lanes import Lanes
-from nestlab.pipeline.ledger import EndOfData
-from nestlab.pipeline.rows import Wire, gather_samples
-from nestlab.pipeline.schedule import Action, Key, Schedule, Stage
+from nestlab.pipeline.performing import Performer
+from nestlab.pipeline.rows import Wire
+from nestlab.pipeline.schedule import Key, Schedule, Stage
 from nestlab.pipeline.shape import Shape
 from nestlab.pipeline.source import Source, arrangement
 from nestlab.pipeline.step import StepOutput, TrainStep
 from nestlab.pipeline.streams import Streams
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
-from nestlab.tracing.memory import COUNT_EVERY, Ends, account
+from nestlab.tracing.memory import Ends, account
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# After these stages bytes in use are read: where much comes or goes. What others add shows a stage later.
-_SAMPLED = frozenset((Stage.LOAD, Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.DENSE_REDUCE, Stage.RELEASE))
 
 
 class Pipeline:
@@ -79,23 +73,29 @@ class Pipeline:
         if self.schedule.shape is not None:
             self.schedule.shape.check(model.embedding)
         self.model = model
-        self.recorder = recorder
         model.dense.to(device)
         inner = optimizer.optimizer if isinstance(optimizer, Clipped) else optimizer
         inner.zero_grad(set_to_none=True)  # what an interrupted step left behind is not this pipeline's
         where = torch.device(device)
-        self._streams = Streams(self.schedule, where) if where.type == "cuda" and isinstance(executor, Lanes) else None
         self._transport = transport or LocalTransport()
         self._step = TrainStep(model, optimizer, self._transport, where, self.techniques)
+        self._streams = Streams(self.schedule, where) if where.type == "cuda" and isinstance(executor, Lanes) else None
+        self._perform = Performer(self._step, self.schedule, recorder, self._streams)
         self._arrange = arrangement(self.techniques, model.embedding.layout)
         self._executor = executor or Inline()
         self._progress = Progress(self.schedule, self._executor, depth_over_time(self.techniques))
         self._optimizer = optimizer
         self._agreed = self._transport.mesh.world_size == 1
-        self._failed_in = self._broken = ""
-        self._paused_at: int | None = None
-        self._paused_ns = 0  # of evaluations: no part of any step, cut out of the trace
+        self._broken = ""
         model.embedding.hand_to(self)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        return self._perform.recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        self._perform.recorder = recorder
 
     def give_way(self) -> None:
         """Another pipeline takes the tables over: with batches in flight, this one ends here."""
@@ -152,20 +152,13 @@ class Pipeline:
         """
         if self._step.flight:
             raise RuntimeError(f"evaluate: {len(self._step.flight)} batches are in flight; call drain() first")
-        self._paused_at = self._paused_at or time.perf_counter_ns()
-        dense = self.model.dense
-        was_training = dense.training
-        dense.eval()
+        self._perform.pause()
         try:
             self._agree()
-            pairs = list(self._predictions(iter(loader)))
+            return predict(self._step, loader)
         except BaseException as error:
-            self._tell("evaluation", "in evaluation", error)
+            self._perform.tell("evaluation", "in evaluation", error)
             raise
-        finally:
-            dense.train(was_training)
-        labels, predictions = zip(*pairs, strict=True) if pairs else ((), ())
-        return _joined(labels), _joined(predictions)
 
     def trace(self, meta: dict | None = None) -> Trace:
         """What was recorded, with the schedule's edges between the recorded events.
@@ -221,16 +214,15 @@ class Pipeline:
     def _advance(self) -> StepOutput | None:
         if self._broken:
             raise RuntimeError(f"this pipeline stopped at an error ({self._broken}); make a new one")
-        if self._paused_at is not None:  # from the first look at held-out data to the next step
-            self._paused_ns += time.perf_counter_ns() - self._paused_at
-            self._paused_at = None
+        self._perform.resume()  # the clock stood still from the first look at held-out data on
         try:
             self._agree()
-            done = self._progress.advance(self._perform if self.recorder is None else self._recorded)
+            done = self._progress.advance(self._perform)
         except BaseException as error:
-            if not self._failed_in:  # no action did: an interrupt, most of the time
-                self._tell(f"batch {self._progress.batch}", f"before batch {self._progress.batch} was through", error)
-            self._broken = self._failed_in or type(error).__name__
+            perform, batch = self._perform, self._progress.batch
+            if not perform.failed_in:  # no action did: an interrupt, most of the time
+                perform.tell(f"batch {batch}", f"before batch {batch} was through", error)
+            self._broken = perform.failed_in or type(error).__name__
             self._progress.close()  # now that the others know: a lane may be waiting for them
             raise
         if done is None:
@@ -242,49 +234,6 @@ class Pipeline:
             self._streams.wait(Key(Stage.UPDATE, done))
         return self._step.outputs.pop(done)
 
-    def _perform(self, action: Action) -> None:
-        self._guarded(action, self._step.perform)
-
-    def _recorded(self, action: Action) -> None:
-        """Everything here runs with cold caches, after each kernel of a step: little of it, and no call too many."""
-        recorder, step, (stage, batch, part) = self.recorder, self._step, action.key
-        wanted = recorder.wants(batch)
-        if stage is Stage.FORWARD:
-            step.counts_activations = wanted and (batch - recorder.first_batch) % COUNT_EVERY == 0
-        if not wanted:
-            self._perform(action)
-            return
-        start = time.perf_counter_ns() - self._paused_ns
-        nbytes = self._guarded(action, step.perform)
-        if self._streams is not None:
-            self._streams.wait(action.key)
-        elif step.device.type != "cpu":
-            synchronise(step.device)  # without it an event would time the launch alone
-        end = time.perf_counter_ns() - self._paused_ns
-        in_use = step.in_use() if stage in _SAMPLED else None
-        recorder.record(action.lane, stage, batch, part, start, end, nbytes, in_use)
-
-    def _guarded(self, action: Action, perform: Callable[[Action], int]) -> int:
-        """An error names the stage and the batch; the pipeline does not go on from half a step."""
-        try:
-            return perform(action) if self._streams is None else self._streams.run(action, perform)
-        except EndOfData:
-            raise
-        except BaseException as error:
-            if not self._failed_in or not isinstance(error, RankFailed):
-                self._failed_in = f"{action.key}: {type(error).__name__}"
-            self._tell(
-                str(action.key), f"in {action.key} on lane {action.lane}, schedule '{self.schedule.name}'", error
-            )
-            raise
-
-    def _tell(self, place: str, note: str, error: BaseException) -> None:
-        """The other ranks need not wait for this one, and the error names where it was."""
-        mesh = self._transport.mesh
-        error.add_note(f"rank {mesh.rank}, {note}" if mesh.world_size > 1 else note)
-        if not isinstance(error, (RankFailed, RanksDisagree)):
-            self._transport.fail(place, error)
-
     def _agree(self) -> None:
         """Once, before anything is asked of the other ranks; model and optimizer are then as training begins."""
         if not self._agreed:
@@ -294,29 +243,3 @@ class Pipeline:
                 [*flags, *of_tables(self.model.embedding), *of_dense(self.model.dense, self._optimizer)],
             )
             self._agreed = True
-
-    def _predictions(self, batches: Iterator[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Labels and predictions of all ranks, batch by batch, until no rank has any."""
-        step = self._step
-        while True:
-            batch = next(batches, step.filler)
-            routed, rows = step.rows.look(batch, batch is not step.filler, step.device)
-            if not routed.present:
-                return
-            own = self._predict(batch, routed, rows)
-            both = gather_samples(self._transport, torch.stack([each.float() for each in own], dim=1))
-            yield both[:, 0], both[:, 1]
-
-    def _predict(
-        self, batch: Batch, routed: RoutedBatch, rows: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if batch is self._step.filler:
-            return batch.labels, batch.labels
-        inputs = batch.to(self._step.device)
-        output = self.model.dense(inputs, embed(rows, routed.parts[0], batch.size))
-        return inputs.labels, output.predictions
-
-
-def _joined(pieces: Iterable[torch.Tensor]) -> np.ndarray:
-    pieces = [piece.float().cpu() for piece in pieces]
-    return torch.cat(pieces).numpy() if pieces else np.empty(0, np.float32)
