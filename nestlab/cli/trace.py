@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from nestlab.results import LoadedRun
     from nestlab.tracing import Trace
 
-FILE = "trace.json.gz"
+SUFFIX = ".json.gz"
+FILE = f"trace{SUFFIX}"
 
 
 def add_parser(subparsers) -> None:
@@ -39,10 +40,15 @@ def add_parser(subparsers) -> None:
     compared = commands.add_parser("diff", help="two runs: time, exposed time and bytes of every stage, a step")
     compared.add_argument("a", metavar="A", help="a run's folder, or the beginning of its id")
     compared.add_argument("b", metavar="B")
+    for side in "ab":
+        compared.add_argument(f"--which-{side}", metavar="NAME", help=f"of {side.upper()}, where it has several traces")
     compared.add_argument("--json", action="store_true", help="one JSON value on standard output")
     compared.set_defaults(main=main_diff)
     for command in (show, export, opened):
         command.add_argument("run", metavar="RUN", help="a run's folder, or the beginning of its id")
+        command.add_argument(
+            "--which", metavar="NAME", help="of a run with several traces: trace_before, trace_after, …"
+        )
     for command in (show, export, opened, compared):
         command.add_argument("--results", metavar="DIR", help="default: results, here or in the project's folder")
 
@@ -51,7 +57,7 @@ def main_show(args: argparse.Namespace) -> int:
     from nestlab.tracing import breakdowns
     from nestlab.tracing.one_step import as_text, find_step
 
-    run, trace = _load(args.run, args.results)
+    run, trace = _load(args.run, args.results, args.which)
     try:
         step = find_step(trace, args.step, args.rank)
     except LookupError as error:
@@ -61,11 +67,11 @@ def main_show(args: argparse.Namespace) -> int:
 
 
 def main_export(args: argparse.Namespace) -> int:
-    run, trace = _load(args.run, args.results)
+    run, trace = _load(args.run, args.results, args.which)
     if args.html or args.output or not args.hta:
         from nestlab.tracing.html import write_html
 
-        path = Path(args.output or f"trace-{run.id}.html")
+        path = Path(args.output or f"trace-{run.id}{_ending(args.which)}.html")
         name = f"{run.manifest.get('experiment', '')} {run.id}".strip()
         print(_written(path, lambda: [write_html(trace, path, name)]))
     if args.hta:
@@ -78,8 +84,8 @@ def main_export(args: argparse.Namespace) -> int:
 def main_open(args: argparse.Namespace) -> int:
     from nestlab.tracing import serve
 
-    run, _ = _load(args.run, args.results)  # a file that cannot be read is told here, not by an empty page
-    server = serve.server(_file(run), args.port)
+    run, _ = _load(args.run, args.results, args.which)  # a file that cannot be read is told here, not by an empty page
+    server = serve.server(_file(run, args.which), args.port)
     with server:
         print(f"run {run.id}: {serve.url(server)}  (Ctrl-C ends)", flush=True)
         if not args.no_browser and _has_browser():
@@ -96,7 +102,9 @@ def main_open(args: argparse.Namespace) -> int:
 def main_diff(args: argparse.Namespace) -> int:
     from nestlab.tracing.diff import diff
 
-    (run_a, a), (run_b, b) = _load(args.a, args.results), _load(args.b, args.results)
+    (run_a, a), (run_b, b) = (
+        _load(*each) for each in ((args.a, args.results, args.which_a), (args.b, args.results, args.which_b))
+    )
     result = {"a": run_a.id, "b": run_b.id, **diff(a, b)}
     if _fingerprint(run_a) != _fingerprint(run_b) and not any("data set" in line for line in result["warnings"]):
         result["warnings"].insert(0, f"the data sets differ: {_fingerprint(run_a)} | {_fingerprint(run_b)}")
@@ -113,23 +121,41 @@ def _run(name: str, results_dir: str | None) -> LoadedRun:
     return results.load(name, results_dir or paths.results_dir())
 
 
-def _file(run: LoadedRun) -> Path:
-    path = run.path / FILE
-    if not path.is_file():
+def _file(run: LoadedRun, which: str | None = None) -> Path:
+    """The run's trace, or the one of several that is asked for, with or without `trace_` before its name.
+
+    Raises:
+        UserError: there is none, none of that name, or several and none was asked for.
+    """
+    there = {path.name.removesuffix(SUFFIX): path for path in sorted(run.path.glob(f"trace*{SUFFIX}"))}
+    if not there:
         raise UserError(
             f"run {run.id} has no {FILE}: its status is {run.manifest.get('status')}, and it traced no step"
         )
-    return path
+    for name in ("trace",) if which is None else (which.removesuffix(SUFFIX), f"trace_{which}"):
+        if name in there:
+            return there[name]
+    if which is None and len(there) == 1:
+        return next(iter(there.values()))
+    missing = "it has several" if which is None else f"it has none named {which}"
+    raise UserError(
+        f"run {run.id}: which trace? {missing}; name one of {', '.join(there)} by --which (diff: --which-a, --which-b)"
+    )
 
 
-def _load(name: str, results_dir: str | None) -> tuple[LoadedRun, Trace]:
+def _load(name: str, results_dir: str | None, which: str | None = None) -> tuple[LoadedRun, Trace]:
     from nestlab.tracing import read_chrome_trace
 
     run = _run(name, results_dir)
+    path = _file(run, which)
     try:
-        return run, read_chrome_trace(_file(run))
+        return run, read_chrome_trace(path)
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
-        raise UserError(f"run {run.id}: its {FILE} cannot be read: {error}") from None
+        raise UserError(f"run {run.id}: its {path.name} cannot be read: {error}") from None
+
+
+def _ending(which: str | None) -> str:
+    return f"-{which.removeprefix('trace_').removesuffix(SUFFIX)}" if which else ""
 
 
 def _written(path: Path, write) -> str:

@@ -50,6 +50,26 @@ def test_show(tmp_path, capsys):
     assert status == 2 and err.count("\n") == 1 and "steps 0 to 5" in err
 
 
+def test_one_of_several_traces_is_named(tmp_path, capsys):
+    """Without --which it is said which there are; the name may lack its `trace_`."""
+    run, where = made_run(tmp_path), ("--results", str(tmp_path))
+    path = results.load(run, tmp_path).path
+    (path / "trace.json.gz").rename(path / "trace_after.json.gz")
+    assert call(capsys, "show", run, *where)[0] == 0  # the only one there is
+    other = results.load(made_run(tmp_path, slow=2), tmp_path).path / "trace.json.gz"
+    other.rename(path / "trace_before.json.gz")
+    status, _, err = call(capsys, "show", run, *where)
+    assert status == 2 and err.count("\n") == 1 and "trace_after, trace_before by --which" in err
+    for name, step in (("trace_after", "0.890 ms"), ("before", "1.390 ms")):
+        status, out, _ = call(capsys, "show", run, *where, "--which", name)
+        assert status == 0 and step in out
+    assert "none named other" in call(capsys, "show", run, *where, "--which", "other")[2]
+    status, out, _ = call(capsys, "diff", run, run, *where, "--which-a", "after", "--which-b", "before")
+    assert status == 0 and "B over A: 1.562" in out
+    page = tmp_path / "page.html"
+    assert call(capsys, "export", run, *where, "--which", "after", "-o", str(page))[0] == 0 and page.is_file()
+
+
 def test_a_run_without_a_trace_and_a_broken_trace_are_one_line(tmp_path, capsys):
     run = made_run(tmp_path, traced=False)
     path = results.load(run, tmp_path).path
