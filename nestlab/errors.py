@@ -8,6 +8,23 @@ class UserError(Exception):
     """
 
 
+INTERRUPTED = "was interrupted"  # what other ranks are told of a rank that somebody stopped by hand
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether somebody pressed ctrl-C: here, under whatever was raised in consequence, or on another rank."""
+    seen: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in seen:
+        if isinstance(following, KeyboardInterrupt):
+            return True
+        if isinstance(following, RankFailed) and INTERRUPTED in str(following):
+            return True
+        seen.append(following)
+        following = following.__cause__ or following.__context__
+    return False
+
+
 class NotAvailableYet(UserError):
     """A flag whose mechanism is not built yet; refused, never ignored."""
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from nestlab.cli import bench, claims, data, doctor, results, run, techniques, trace, train
-from nestlab.errors import UserError
+from nestlab.errors import UserError, interrupted
 
 COMMANDS = (train, run, results, trace, claims, data, doctor, bench, techniques)
 
@@ -24,13 +24,15 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"nestlab: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("nestlab: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read our output has seen enough; what is left in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except BaseException as error:  # an interrupt comes as itself, or under what it led to, as an import cut off
+        if not interrupted(error):
+            raise
+        print("nestlab: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def parser() -> argparse.ArgumentParser:

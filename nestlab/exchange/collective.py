@@ -133,6 +133,11 @@ class CollectiveTransport:
         )
         return gathered
 
+    @property
+    def failure(self) -> str:
+        """What is known of a rank that failed; empty: nothing."""
+        return self._watch.failure
+
     def fail(self, place: str, error: BaseException) -> None:
         self._watch.publish(describe(self.mesh.rank, place, error))
 

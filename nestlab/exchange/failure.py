@@ -18,7 +18,7 @@ from typing import Any
 
 from torch.distributed import Store
 
-from nestlab.errors import RankFailed
+from nestlab.errors import INTERRUPTED, RankFailed
 
 PULSE_S = 0.2
 ENDED_S = 0.8  # a rank whose pulse has stood still for so long has ended
@@ -33,6 +33,8 @@ def describe(rank: int, place: str, error: BaseException) -> str:
     text = lines[0][:_LINE] if lines else ""
     if isinstance(error, RankFailed):
         return text
+    if isinstance(error, KeyboardInterrupt):
+        return f"rank {rank} {INTERRUPTED}"
     return f"rank {rank} failed in {place}: {type(error).__name__}{': ' if text else ''}{text}"
 
 
@@ -62,6 +64,11 @@ class Watch:
     @property
     def failed(self) -> bool:
         return self._failure is not None
+
+    @property
+    def failure(self) -> str:
+        """What every rank reports; empty while nothing has failed."""
+        return self._failure or ""
 
     def enter(self, channel: str) -> None:
         """This rank enters a collective.

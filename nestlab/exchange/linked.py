@@ -65,6 +65,10 @@ class Linked:
         with self._passing(nbytes, nbytes):
             return self.transport.all_gather(channel, values)
 
+    @property
+    def failure(self) -> str:
+        return getattr(self.transport, "failure", "")
+
     def fail(self, place: str, error: BaseException) -> None:
         self.transport.fail(place, error)
 

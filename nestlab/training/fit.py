@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
@@ -60,10 +60,24 @@ class FitConfig:
 
 @dataclass(frozen=True)
 class Saving:
-    """Where a training is saved, and where it goes on from; None: nowhere, and from the start."""
+    """Where a training is saved, and where it goes on from; None: nowhere, and from the start.
+
+    `history` is the curve, which grows while `fit` trains, so that others can see how far it is.
+    """
 
     checkpoints: Checkpoints | None = None
     begin: State | None = None
+    history: History = field(default_factory=History)
+
+    def __post_init__(self) -> None:
+        if self.begin is not None:
+            object.__setattr__(self, "history", self.begin.history)
+
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the newest checkpoint; None: there is none."""
+        saves = self.history.saves
+        return saves[-1]["step"] if saves else self.history.before or None
 
 
 Report = Callable[[str], None]
@@ -112,7 +126,7 @@ class _Loop:
     ) -> None:
         self.pipeline, self.train, self.heldout, self.report = pipeline, train, heldout, report
         self.checkpoints = saving.checkpoints
-        self.history = saving.begin.history if saving.begin else History()
+        self.history = saving.history
         self.total = config.steps(len(train))
         if self.step > self.total:
             raise UserError(f"fit: {self.step} steps are trained already, and {self.total} asked for; give more")
@@ -186,9 +200,14 @@ class _Loop:
         if self._look_is_due():
             self._evaluate()
         if self._save_is_due():
-            self.history.saves.append(self.checkpoints.save(State(self.position, self.history)))
-            self._saved_at = self.step
+            self._save()
         self._elsewhere += time.perf_counter() - started
+
+    def _save(self) -> None:
+        saved = self.checkpoints.save(State(self.position, self.history))
+        self.history.saves.append(saved)
+        self._saved_at = self.step
+        self.report(f"step {self.step}: checkpoint written in {saved['seconds']:.2f} s")
 
     def _count_seconds(self) -> None:
         self.history.train_seconds = self._before + time.perf_counter() - self._started - self._elsewhere
