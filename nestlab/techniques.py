@@ -137,13 +137,18 @@ class Techniques:
     def exactness(self) -> str:
         """`exact`, or `inexact: ` and the reasons, flag by flag. What is inexact is declared here and nowhere else.
 
+        `exact` alone: the bits of the plain loop on as many ranks. With micro-batches sums stand in another order: the
+        bits of the same micro-batches one after another, and the plain loop up to rounding.
+
         A policy, clustering rule or schedule from outside is exact: each of its answers is checked before it is used.
         Of a transport from outside nobody knows before its tests: `not checked: `.
         """
         reasons = [reason for name, value, reason in INEXACT if getattr(self, name) == value]
         unknown = [f"transport {self.transport} is not the suite's own"] if self._brought("transport") else []
         word = "inexact: " if reasons else "not checked: " if unknown else ""
-        return word + "; ".join(reasons + unknown) if word else "exact"
+        if word:
+            return word + "; ".join(reasons + unknown)
+        return REORDERED if self.micro_batches > 1 else "exact"
 
     def _brought(self, name: str) -> bool:
         """Whether the flag's value comes from outside."""
@@ -286,6 +291,9 @@ INEXACT: tuple[tuple[str, Any, str], ...] = (
 )
 
 
+REORDERED = "exact up to the order of sums"  # of micro-batches
+
+
 def table() -> list[dict[str, Any]]:
     """A row a flag: flag, values, default, built, system, exactness, excludes, help, and what is installed for it."""
     rows = []
@@ -298,7 +306,7 @@ def table() -> list[dict[str, Any]]:
                 "default": _text(each.default),
                 "built": _built(each.metadata["built"]),
                 "system": each.metadata["system"],
-                "exactness": _exactness(each.metadata["built"], inexact),
+                "exactness": REORDERED if each.name == "micro_batches" else _exactness(each.metadata["built"], inexact),
                 "excludes": _excludes(each.name),
                 "help": each.metadata["help"],
                 "installed": _installed(each.name),

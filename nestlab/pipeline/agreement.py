@@ -76,7 +76,8 @@ def of_tables(store: EmbeddingStore) -> Iterator[str]:
 def of_dense(dense: torch.nn.Module, optimizer: torch.optim.Optimizer | Clipped) -> Iterator[str]:
     """Shapes and start weights of the dense part, its optimizer and what that has kept so far."""
     for name, parameter in dense.named_parameters():
-        yield f"dense parameter {name} {list(parameter.shape)} {parameter.dtype}"
+        learns = "" if parameter.requires_grad else ", frozen"
+        yield f"dense parameter {name} {list(parameter.shape)} {parameter.dtype}{learns}"
     for name, parameter in dense.named_parameters():
         yield f"start weights of {name} with checksum {_of_tensor(parameter):016x}"
     inner = optimizer.optimizer if isinstance(optimizer, Clipped) else optimizer
@@ -97,7 +98,10 @@ def _gather_texts(transport: Transport, text: str) -> list[str]:
 def _simple(values: Mapping[str, object]) -> str:
     """Numbers and words; other objects have no form that is the same in every process."""
     plain = (bool, int, float, str, tuple, type(None))
-    return " ".join(f"{name}={value}" for name, value in values.items() if isinstance(value, plain))
+    told = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+    return " ".join(
+        f"{name}={value}" for name, value in told.items() if isinstance(value, (*plain, list)) and name != "params"
+    )
 
 
 def _of_tensor(values: Tensor) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,15 +41,20 @@ class Pipeline:
     `progress(iterator)` is the interface of torchrec's train pipelines; `run(loader)` loops over it. After `progress`
     returns, that batch's update has finished. Tables are complete after `drain()`.
 
+    Pipelines over the same tables may take turns, step numbers count on; one that has batches in flight when another
+    one goes on ends there: `drain()` first.
+
     Args:
         model: sparse and dense part; the dense part is moved to `device`.
         optimizer: torch optimizer over the dense part's parameters, or `Clipped(optimizer, max_norm)`. Row optimizers
             belong to the embedding store.
         techniques: the flags, from which the schedule is built.
         schedule: one of your own instead; it is *not* validated here (see `nestlab.pipeline.validator`).
-        executor: `Inline()`, `Shuffled(seed)` or `Lanes()`. All give the same bits.
+        executor: `Inline()`, `Shuffled(seed)` or `Lanes()`. All give the same bits; a learning rate that is changed
+            between two calls reaches `Shuffled` late, which plans several steps at a time.
         recorder: where every action leaves an event; None records nothing.
-        transport: how ranks meet; None: this rank is alone. Every rank makes the same calls, with the same techniques,
+        transport: how ranks meet; None: this rank is alone. Buffers of the dense part (running statistics) are each
+            rank's own. Every rank makes the same calls, with the same techniques,
             start weights of the dense part and executor, each on its own slice of the global batches. That they are
             the same is asked before the first batch (nestlab/pipeline/agreement.py).
 
@@ -99,6 +105,8 @@ class Pipeline:
 
     def give_way(self) -> None:
         """Another pipeline takes the tables over: with batches in flight, this one ends here."""
+        if not self._broken:
+            self._progress.settle()  # under `Lanes` the release of the last batch may be under way
         if self._step.flight:
             self._progress.close()
             self._broken = self._broken or "another pipeline took over its tables"
@@ -125,7 +133,7 @@ class Pipeline:
         (the `oracle` policy), which a drain leaves as they are; a pipeline made anew does not have them. Among several
         ranks nothing of the next loader is loaded before those are trained.
         """
-        iterator = iter(loader)
+        iterator = chain(iter(loader))  # each pass has its own: some loaders give the same one every time, reset
         while (output := self._next(iterator)) is not None:
             yield output
 
@@ -134,6 +142,8 @@ class Pipeline:
 
         Which ones these are depends on the steps alone: on every rank they are the same.
         """
+        if not (self.model.embedding.is_used_by(self) or self._broken or self._progress.has_planned()):
+            return []  # and whoever uses the tables goes on
         self._progress.stop_loading()
         outputs = []
         while (output := self._advance()) is not None:
@@ -150,10 +160,11 @@ class Pipeline:
         With several ranks each gives its own slices; all get everyone's labels and predictions, batch by batch, rank by
         rank.
         """
-        if self._step.flight:
-            raise RuntimeError(f"evaluate: {len(self._step.flight)} batches are in flight; call drain() first")
+        self._progress.settle()  # under `Lanes` the release of the last batch may be under way
         self._perform.pause()
         try:
+            if self._step.flight:
+                raise RuntimeError(f"evaluate: {len(self._step.flight)} batches are in flight; call drain() first")
             self._agree()
             return predict(self._step, loader)
         except BaseException as error:
@@ -192,7 +203,7 @@ class Pipeline:
         if (step.source is None or step.source.batches is not iterator) and (rest := self._turn_to(iterator)):
             return rest
         output = self._advance()
-        if output is None and step.ended is not step.source:
+        if output is None and step.source is not None:
             return self._advance()  # the end that a look-ahead had found was that of the source before
         return output
 
@@ -214,6 +225,9 @@ class Pipeline:
     def _advance(self) -> StepOutput | None:
         if self._broken:
             raise RuntimeError(f"this pipeline stopped at an error ({self._broken}); make a new one")
+        if not self.model.embedding.is_used_by(self):
+            self.model.embedding.hand_to(self)
+            self._step.foresee_held()
         self._perform.resume()  # the clock stood still from the first look at held-out data on
         try:
             self._agree()
@@ -226,7 +240,7 @@ class Pipeline:
             self._progress.close()  # now that the others know: a lane may be waiting for them
             raise
         if done is None:
-            self._step.drop_fillers()
+            self._step.end_epoch()
             if self.recorder is not None:
                 self.recorder.forget(self._progress.batch)
             return None

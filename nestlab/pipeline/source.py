@@ -17,6 +17,8 @@ Arrange = Callable[[Batch], Batch]
 class Source:
     """An iterator of batches, each arranged (clustering) as it is read.
 
+    One pass is one source: an iterator that begins again (a torch DataLoader whose workers persist) has a new one.
+
     Among several ranks the data end when no rank has any: a rank that is through goes on with `filler`, an empty batch,
     until key routing has learnt that it is so everywhere. One rank alone (`filler` None) ends where its iterator does.
 
@@ -40,7 +42,10 @@ class Source:
             if self._filler is None:
                 raise
             return self._filler
-        return self._arrange(batch)
+        try:
+            return self._arrange(batch)
+        except StopIteration as error:  # not the end of the data
+            raise RuntimeError("the clustering rule raised StopIteration") from error
 
 
 def arrangement(techniques: Techniques, layout: KeyLayout) -> Arrange:

@@ -50,7 +50,7 @@ class TrainStep:
     """The stages over the batches in flight.
 
     `counts_activations` makes FORWARD count what autograd keeps; the last count then stands for later batches. `ended`
-    is the newest source that was found at its end.
+    is the newest source that was found at its end, until everything of it is trained.
     """
 
     model: RecModel
@@ -71,11 +71,13 @@ class TrainStep:
         self.filler = filler(store.layout)
         self._clip = self.optimizer if isinstance(self.optimizer, Clipped) else None
         self._dense_step = self._clip.optimizer if self._clip else self.optimizer
-        self._gradients = DenseGradients([p for p in self.model.dense.parameters() if p.requires_grad])
+        learning = [p for p in self.model.dense.parameters() if p.requires_grad]
+        known = {id(p) for group in self._dense_step.param_groups for p in group["params"]}
+        self._gradients = DenseGradients(learning, [id(p) in known for p in learning], store.dtype)
         self._replicas = Replicas(store, self.transport) if self.transport.mesh.replicas > 1 else None
         self._keys_ahead = KeyQueue(store.options.looks_ahead)
         self._newest: dict[Stage, int] = {}  # of the stages that come in batch order
-        self._steps_before = store.last_step  # of pipelines that trained these tables before
+        self._steps_before = 0  # what this pipeline's batches are counted from
         self._activations = 0
         self._tables = 0
         self._do: dict[Stage, Callable[..., int | None]] = {stage: getattr(self, stage.lower()) for stage in Stage}
@@ -117,6 +119,8 @@ class TrainStep:
         absent = batch is self.filler
         if self.device.type == "cuda":
             batch = batch.pin_memory()  # H2D then copies beside what else the host does
+        if not self.flight:  # whoever trained these tables meanwhile, or loaded a checkpoint: steps count on from there
+            self._steps_before = self._store.last_step - t
         # The step number travels with the batch: an optimizer must not ask a counter that later batches advance.
         info = StepInfo(number=self._steps_before + t + 1)
         parts = tuple(Part() for _ in range(self.techniques.micro_batches))
@@ -242,7 +246,10 @@ class TrainStep:
         return flat.nbytes if self.transport.mesh.world_size > 1 else 0
 
     def clip(self, t: int) -> int:
-        """The norm of all gradients of the global batch; what it scales them by travels with the batch."""
+        """The norm of all gradients of the global batch; what it scales them by travels with the batch.
+
+        With replica groups, rows count as the mean over the groups of what each would apply by itself.
+        """
         assert self._clip is not None
         b, mesh = self._batch(t), self.transport.mesh
         own = sum(grads.double().square().sum() for grads in self._row_grads(b)) / mesh.replicas
@@ -256,6 +263,7 @@ class TrainStep:
         self._gradients.set(reduced, b.scale)
         self._dense_step.step()
         self._dense_step.zero_grad(set_to_none=True)
+        self._gradients.clear()
         grads = [each if b.scale == 1.0 else each * b.scale for each in self._row_grads(b)]
         self._store.apply(b.need("residency"), grads, b.need("info"))
         if self._replicas is not None:
@@ -276,15 +284,30 @@ class TrainStep:
         """Takes no batch: the replicas of what was trained since the last time become their mean."""
         return self._replicas.sync() if self._replicas is not None else 0
 
-    def drop_fillers(self) -> None:
-        """What was loaded beyond the end of the data, and keys known of it: after a drain there may be such keys."""
-        if self.transport.mesh.world_size == 1:
-            return
-        if self.ended is self.source:
+    def end_epoch(self) -> None:
+        """Drops what was loaded beyond the end of the data, and keys known of it: after a drain there may be such keys.
+
+        A source that is through is forgotten: its iterator may begin again, and those batches are another source's.
+        """
+        many, through = self.transport.mesh.world_size > 1, self.ended is self.source
+        if many and through:
             self.flight.clear()
             self._keys_ahead.clear()
-        else:
+        elif many:
             self._keys_ahead.drop_absent()
+        if through:
+            self.source = self.ended = None
+
+    def foresee_held(self) -> None:
+        """Tells the store once more what is known of batches to come: another pipeline trained the tables meanwhile."""
+        held, ends = self._keys_ahead.held(self.source)
+        for routed in held:
+            if not routed.present:
+                ends = True
+                break
+            self._store.foresee(routed.owned)
+        if ends:
+            self._store.end_of_stream()
 
     def route_batch(self, batch: Batch) -> RoutedBatch:
         """Who needs which rows of whom for this batch; a collective."""

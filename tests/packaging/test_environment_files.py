@@ -66,10 +66,8 @@ import pkgutil, importlib, nestlab
 from nestlab.interop import torchrec as bridge
 usable, reason = bridge.available()
 assert not usable and "torchrec" in reason or "fbgemm" in reason, reason
-of_torchrec = {  # its interfaces are their base classes, or it is what they run
-    "nestlab.interop." + name
-    for name in "tiered tiered_optimizer tiered_given batch_form nestpipe baselines baseline_model baseline_plan".split()
-}
+of_torchrec = "tiered tiered_optimizer tiered_given batch_form nestpipe baselines baseline_model baseline_plan".split()
+of_torchrec = ["nestlab.interop." + name for name in of_torchrec]  # they build on it or run it
 for module in pkgutil.walk_packages(nestlab.__path__, "nestlab."):
     if not module.name.endswith("__main__") and module.name not in of_torchrec:
         importlib.import_module(module.name)

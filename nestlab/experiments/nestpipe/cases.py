@@ -36,7 +36,7 @@ class Case:
 
     @property
     def exact(self) -> bool:
-        return self.flags.exactness() == "exact"
+        return self.flags.exactness().startswith("exact")
 
     @property
     def schedule(self) -> Schedule | None:
