@@ -157,12 +157,41 @@ def test_micro_batches_against_the_law():
     found = micro_batches.derived(sweep()).set_index(["parts", "clustering"])
     assert found.loc[(1, "none"), "exposed_share"] == 1 and found.loc[(4, "greedy"), "exposed_share"] == 0.25
     answers = {each["claim_id"]: each["obtained"] for each in micro_batches.answers(sweep())}
-    assert answers == {"NP-P-057": 1.8, "NP-P-058": pytest.approx(110 / 180)}
+    assert answers == {"NP-P-025": pytest.approx(4 * 2 / 8.8), "NP-P-057": True, "NP-P-058": True}
     assert "1.80 times" in micro_batches.says(sweep()) and "clustered 1.00 at N = 4" in micro_batches.says(sweep())
     assert "shortest step was that of N = 1." in micro_batches.says(sweep().assign(step_ms=[20.0, 30.0, 25.0]))
     assert "N = 4 (clustered)." in micro_batches.says(sweep().assign(step_ms=[30.0, 30.0, 25.0]))
     alone = sweep().assign(sent_rows_bytes=0, sent_grads_bytes=0)
     assert micro_batches.answers(alone) == [] and "no law" in micro_batches.says(alone)
+
+
+@pytest.mark.parametrize(
+    ("exposed", "clustered_bytes", "verdicts"),
+    [(2.0, 110, "agrees"), (6.0, 110, "differs"), (2.0, 150, "differs")],
+)
+def test_clustering_is_held_to_bytes_and_to_the_law(exposed, clustered_bytes, verdicts):
+    """Far fewer bytes alone do not confirm the claim: exposed time × N counts too, and the other way round."""
+    frame = sweep()
+    frame.loc[2, ["exposed_rows_ms", "sent_rows_bytes", "sent_grads_bytes"]] = exposed, clustered_bytes, clustered_bytes
+    found = claims.beside(claims.combine(micro_batches.answers(frame))).set_index("claim")["verdict"]
+    assert found["NP-P-058"] == verdicts
+    assert found["NP-P-025"] == ("agrees" if exposed == 2.0 else "trend agrees") and found["NP-P-057"] == "agrees"
+    on_the_law = sweep().assign(exposed_rows_ms=[8.0, 2.0, 2.0])
+    held = {each["claim_id"]: each["obtained"] for each in micro_batches.answers(on_the_law)}
+    assert held["NP-P-057"] is False  # it sends more, and yet keeps to the law
+
+
+def test_overlap_and_exposed_time_are_judged_by_all_their_parts():
+    row = {"windows_that_overlap": 1.0, "overlapped_share": 0.6, "parts": 4, "exposed_rows_ms": 3.0, "speedup": 1.2}
+    row |= {"emb_exchange_ms": 5.0, "grad_exchange_ms": 5.0, "lookup_ms": 10.0, "exposed_lookup_ms": 1.0}
+    good, plain = pd.Series(row), pd.Series(row | {"exposed_lookup_ms": 10.0, "speedup": 1.0})
+    assert ablation._overlaps(good) and ablation._exposed_counts(plain, good, good)
+    for change in ({"windows_that_overlap": 0.4}, {"overlapped_share": 0.23}):
+        assert not ablation._overlaps(pd.Series(row | change))
+    for change in ({"exposed_rows_ms": 5.9}, {"speedup": 0.9}, {"emb_exchange_ms": 1.0}):
+        assert not ablation._exposed_counts(plain, pd.Series(row | change), good)
+    for change in ({"exposed_lookup_ms": 6.0}, {"lookup_ms": 5.0}):
+        assert not ablation._exposed_counts(plain, good, pd.Series(row | change))
 
 
 def test_the_least_gain_of_a_sweep_answers():

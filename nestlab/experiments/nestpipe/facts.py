@@ -82,7 +82,7 @@ def overlapped_share(trace: Trace) -> float:
 
 
 def windows_that_overlap(trace: Trace) -> float:
-    """Of all pairs of neighbouring micro-batches the share in which rows of the later one came, or gradients of the
+    """Of all pairs of neighbouring micro-batches the share in which rows of the later one came, and gradients of the
     earlier one left, while the other of the two was computed."""
     pairs = held = 0
     parts: dict[tuple[int, int], list[Event]] = defaultdict(list)
@@ -94,7 +94,7 @@ def windows_that_overlap(trace: Trace) -> float:
             here, there = chains.get(i, {}), chains.get(i + 1, {})
             if {*ROWS, "FORWARD", "BACKWARD"} <= {*here} & {*there}:
                 pairs += 1
-                held += _meets(there["EMB_EXCHANGE"], here) or _meets(here["GRAD_EXCHANGE"], there)
+                held += _meets(there["EMB_EXCHANGE"], here) and _meets(here["GRAD_EXCHANGE"], there)
     return held / pairs if pairs else float("nan")
 
 

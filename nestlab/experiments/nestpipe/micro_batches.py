@@ -7,14 +7,17 @@ beside it, or the overhead of many small pieces shows.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
+from nestlab.experiments import claims as register
 from nestlab.experiments.nestpipe.links import EMULATED
 from nestlab.experiments.nestpipe.tables import Said, answer
 
+_LAW, _LAW_UP_TO = "NP-P-025", 16  # the claim, and the largest N that it speaks of
 _NAMES = {"none": "samples in time order", "greedy": "clustered (greedy)"}
 _DIGEST = [
     *("parts", "samples", "clustering", "how", "step_ms", "exchange_ms", "exposed_rows_ms", "exposed_share"),
@@ -100,24 +103,45 @@ def _times_n(found: pd.DataFrame, clustering: str) -> str:
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:
+    """The 1/N law itself, and what clustering does to it; nothing where no row travels."""
     found = derived(frame).set_index(["parts", "clustering"])
     most = found.index.get_level_values("parts").max()
     if most == 1 or not found["bytes"].max() > 0:
         return []
-    loose, tight = found.loc[(most, "none")], found.loc[(most, "greedy")]
-    whole = found.loc[(1, "none")]
-    note = f"N = {most}, {loose['samples']:.0f} samples; exposed exchange times N: "
+    whole, loose, tight = (found.loc[key] for key in ((1, "none"), (most, "none"), (most, "greedy")))
+    inflated, clustered = (row["bytes"] / whole["bytes"] for row in (loose, tight))
+    misses, keeps = (abs(row["exposed_share"] * most - 1) for row in (loose, tight))
+    note = (
+        f"N = {most}, {loose['samples']:.0f} samples: {{:.2f}} times the bytes of one full batch; exposed × N {{:.2f}}"
+    )
     return [
+        *_law(found),
         answer(
             "NP-P-057",
-            float(loose["bytes"] / whole["bytes"]),
+            bool(inflated > 1 and misses > 2 * _tolerance()),
             EMULATED,
-            f"{note}{loose['exposed_share'] * most:.2f} without clustering",
+            note.format(inflated, loose["exposed_share"] * most),
         ),
         answer(
             "NP-P-058",
-            float(tight["bytes"] / loose["bytes"]),
+            bool(clustered - 1 <= (inflated - 1) / 2 and keeps <= _tolerance()),
             EMULATED,
-            f"{note}{tight['exposed_share'] * most:.2f} with clustering",
+            note.format(clustered, tight["exposed_share"] * most) + f" (time order: {inflated:.2f} times the bytes)",
         ),
     ]
+
+
+def _tolerance() -> float:
+    """How far exposed × N may be from the law, as the register has it."""
+    return register.claim(_LAW).tolerance.number
+
+
+def _law(found: pd.DataFrame) -> list[dict]:
+    """Exposed over all exchange time of the same training, times N, of the clustered N that is farthest from 1."""
+    rows = found.xs("greedy", level="clustering")
+    times = {n: n * row["exposed_rows_ms"] / row["exchange_ms"] for n, row in rows.iterrows() if 1 < n <= _LAW_UP_TO}
+    if not times:
+        return []
+    worst = max(times, key=lambda n: abs(np.log(max(times[n], 1e-9))))
+    note = "clustered; the worst of " + ", ".join(f"{value:.2f} at N = {n}" for n, value in times.items())
+    return [answer(_LAW, float(times[worst]), EMULATED, note)]
