@@ -233,6 +233,10 @@ class EmbeddingStore:
         self._user = weakref.ref(user)
         self.settle()
 
+    def is_used_by(self, user: TableUser) -> bool:
+        """Whether no one else took these tables over since `user` did."""
+        return self._user is not None and self._user() is user
+
     def settle(self) -> None:
         """Ends the batches that were broken off, so that others can follow and the tables can be saved.
 

@@ -198,12 +198,19 @@ class Progress:
 
         Where the drain comes does not depend on how far a lane has come: on every rank it is after the same batch.
         """
-        loads = [batch for (stage, _), batch in self._planned.items() if stage is Stage.LOAD]
-        self._work.cut(max(loads, default=self.batch))
+        self._work.cut(self._loads_planned())
+
+    def has_planned(self) -> bool:
+        """Whether a drain would train anything."""
+        return self._loads_planned() > self.batch
 
     def close(self) -> None:
         """Nothing runs any more when this returns, and nothing is begun again."""
         self._work.close()
+
+    def _loads_planned(self) -> int:
+        """Up to which batch, without it."""
+        return max((batch for (stage, _), batch in self._planned.items() if stage is Stage.LOAD), default=self.batch)
 
     def _plan(self, steps: int) -> None:
         while self._planned_step < steps:

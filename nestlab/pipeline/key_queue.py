@@ -44,6 +44,7 @@ class KeyQueue:
                     raise
                 self._ended, ended = source, True
             else:
+                self._ended = None
                 self._read.append(new[-1])
         taken = self._read.popleft()
         self.read_bytes += sum(batch.nbytes for batch in new) - taken.nbytes
@@ -56,6 +57,10 @@ class KeyQueue:
         taken = self._routed.popleft()
         self.key_bytes += sum(each.nbytes for each in found) - taken.nbytes
         return taken, found
+
+    def held(self, source: Iterator[Batch] | None) -> tuple[list[RoutedBatch], bool]:
+        """The keys known of batches to come, and whether they are the last of `source`."""
+        return list(self._routed), bool(self._routed) and self._ended is source
 
     def drop_absent(self) -> None:
         """After a drain, where all that was read is routed: what no rank has a batch for, at the end of a source."""
