@@ -194,6 +194,37 @@ def test_overlap_and_exposed_time_are_judged_by_all_their_parts():
         assert not ablation._exposed_counts(plain, good, pd.Series(row | change))
 
 
+def test_what_the_links_came_to_is_computed_and_a_miss_has_its_reason():
+    row = {"case": cases.NONE, "setting": "emulated link", "step_ms": 20.0, "compute_ms": 10.0, "prepare_ms": 4.4}
+    row |= {"emb_exchange_ms": 3.0, "grad_exchange_ms": 3.0, "full_bytes": 9.0, "calibrated_compute_ms": 10.0}
+    row |= {"exposed_lookup_ms": 4.0, "exposed_comm_ms": 6.0}
+
+    def told(**change) -> str:
+        return ablation.links_came_to(pd.DataFrame([row | change]), settings.settings("smoke"))
+
+    assert "exchange 60% (asked for: 60%) and retrieval 44% (asked for: 40%)." in told() and "missed" not in told()
+    late = told(emb_exchange_ms=30.0)
+    assert "missed for exchange**: exchange took 33 ms, its link alone 6 ms" in late
+    assert "computation was slower" in told(compute_ms=20.0) and "missed for exchange and retrieval" in told(
+        compute_ms=20.0
+    )
+    assert told(full_bytes=0.0).count("asked for") == 1
+
+
+def test_a_smoke_run_judges_nothing_and_values_have_units():
+    frame = claims.beside(claims.combine(micro_batches.answers(sweep())), judged=False).set_index("claim")
+    assert set(frame["verdict"]) == {claims.NOT_JUDGED}
+    assert frame["obtained"].to_dict() == {
+        "NP-P-025": "0.909 exposed share × N",
+        "NP-P-057": "yes",
+        "NP-P-058": "yes",
+    }
+    shown = tables.noted(
+        tables.chosen(pd.DataFrame({"a": [2.5e6], "b": [0.25]}), {"a": "sent, MB", "b": "idle, %"}), "n"
+    )
+    assert "2.5" in shown._repr_html_() and "25" in shown._repr_html_() and "<b>n</b>" in shown._repr_html_()
+
+
 def test_the_least_gain_of_a_sweep_answers():
     rows = [
         {"varied": v, "value": n, "case": case, "how": "emulated link", "step_ms": step, "idle_share": 0.1}

@@ -15,7 +15,20 @@ from nestlab import plotting
 from nestlab.experiments.nestpipe import facts
 from nestlab.experiments.nestpipe.cases import BOTH, DEPTH, NESTPIPE, NONE
 from nestlab.experiments.nestpipe.links import EMULATED, LOOPBACK
-from nestlab.experiments.nestpipe.tables import Said, answer, linked, loopback, medians, share
+from nestlab.experiments.nestpipe.settings import Settings
+from nestlab.experiments.nestpipe.tables import (
+    Said,
+    answer,
+    chosen,
+    linked,
+    loopback,
+    medians,
+    rounded,
+    rounds_text,
+    share,
+    spread_text,
+    whiskers,
+)
 from nestlab.techniques import preset
 
 STALE = "stale"
@@ -26,12 +39,22 @@ _PARTS = {
     "rest_ms": "waiting for the rest (loader, threads, the recorder)",
     "step_ms": "not traced: the whole step",
 }
-_DIGEST = [
-    *("case", "how", "step_ms", "step_ms_low", "step_ms_high", "samples_s", "speedup"),
-    *("lookup_ms", "exposed_lookup_ms", "comm_ms", "exposed_comm_ms", "compute_ms", "idle_share", "utilisation"),
-    *("overlap_efficiency", "peak_tables_bytes", "peak_buffers_bytes", "peak_batches_in_flight_bytes"),
-    *("peak_activations_bytes", "peak_exchange_bytes", "peak_device_bytes"),
-]
+_DIGEST = {
+    "case": "case",
+    "setting": "where",
+    "step_ms": "step, ms (median round, of two the quicker)",
+    "spread": "step, ms (least to most)",
+    "samples_s": "samples a second",
+    "speedup": "speed, × none",
+    "compute_ms": "computing, ms",
+    "lookup_ms": "look-up, ms",
+    "exposed_lookup_ms": "look-up exposed, ms",
+    "comm_ms": "communication, ms",
+    "exposed_comm_ms": "communication exposed, ms",
+    "utilisation": "utilisation, %",
+    "peak_tables_bytes": "peak of tables, MB",
+    "peak_device_bytes": "peak of all on the device, MB",
+}
 
 
 def by_case(frame: pd.DataFrame) -> pd.DataFrame:
@@ -54,6 +77,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         grid = figure.subplots(1, len(settings), squeeze=False)
         for axes, setting in zip(grid[0], settings, strict=True):
             _panel(axes, setting, found[found["setting"] == setting])
+            axes.set_xlim(0, found["step_ms_high"].max() * 1.5)  # one scale, so that panels can be compared
         handles = {label: bar for axes in grid[0] for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -68,9 +92,14 @@ def _panel(axes: Axes, setting: str, rows: pd.DataFrame) -> None:
         if widths.sum() > 0:
             axes.barh(rows["case"], widths, 0.74, left, label=label, **plotting.bar_style(number))
         left = left + widths
-    for y, (end, step, speedup) in enumerate(zip(left, rows["step_ms"], rows["speedup"], strict=True)):
-        axes.text(end, y, f" {step:.3g} ms, {speedup:.2f}×", va="center", fontsize=7.5)
-    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, left.max() * 1.32), xlabel="ms a step, and speed against none")
+    rounds, ends = int(rows["rounds"].max()), rows["step_ms_high"].clip(lower=left)
+    if rounds > 1:
+        axes.errorbar(
+            rows["step_ms"], range(len(rows)), xerr=whiskers(rows), fmt="none", ecolor=plotting.INK, capsize=2.5
+        )
+    for y, (end, step, speedup) in enumerate(zip(ends, rows["step_ms"], rows["speedup"], strict=True)):
+        axes.text(end, y, f"  {rounded(step)} ms, {speedup:.2f}×", va="center", fontsize=7.5)
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"ms a step, and speed against none\n({rounds_text(rounds)})")
     axes.grid(False, axis="y")
     axes.set_title(f"{setting}, measured" if setting == LOOPBACK else setting)
 
@@ -78,7 +107,41 @@ def _panel(axes: Axes, setting: str, rows: pd.DataFrame) -> None:
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
     """A row a case and setting; times of a step, means over its ranks, of the median round."""
     found = by_case(frame)
-    return found[[name for name in _DIGEST if name in found.columns]]
+    return chosen(found.assign(spread=found.apply(spread_text, axis=1)), _DIGEST)
+
+
+def links_came_to(frame: pd.DataFrame, settings: Settings) -> str:
+    """What exchange and retrieval of the plain step took under the links, over its computation, against what was asked
+    for; and where it is off by more than a third, why."""
+    if frame.empty or not (frame["setting"] == EMULATED).any():
+        return ""
+    row = linked(by_case(frame)).loc[NONE]
+    compute, seen = row["compute_ms"], row["calibrated_compute_ms"]
+    parts = [("exchange", exchange_ms(row), settings.exchange), ("retrieval", row["prepare_ms"], settings.retrieval)]
+    parts = parts if row["full_bytes"] > 0 else parts[1:]  # one rank alone exchanges nothing
+    came = " and ".join(f"{name} {share(ms / compute)} (asked for: {asked:.0%})" for name, ms, asked in parts)
+    text = f"Under the links the plain step came to, of its computation of {compute:.3g} ms: {came}."
+    off = [(name, ms, asked) for name, ms, asked in parts if abs(ms / compute / asked - 1) > 1 / 3]
+    if not off:
+        return text
+    return (
+        f"{text} **The calibration missed for {' and '.join(name for name, *_ in off)}**: {_why(off, compute, seen)}."
+    )
+
+
+def _why(off: list[tuple[str, float, float]], compute: float, seen: float) -> str:
+    """Of a miss: computation that changed since, transfers that cost more than their links."""
+    reasons = []
+    if abs(compute / seen - 1) > 0.2:
+        word = "slower" if compute > seen else "quicker"
+        reasons.append(f"computation was {word} than when the links were set ({seen:.3g} ms), by load on this machine")
+    for name, ms, asked in off:
+        if ms > asked * seen * 4 / 3:
+            reasons.append(
+                f"{name} took {ms:.3g} ms, its link alone {asked * seen:.3g} ms; the rest is waiting for the other "
+                "rank and for cores, which weighs the more, the less is computed"
+            )
+    return "; ".join(reasons) or "by load on this machine"
 
 
 def says(frame: pd.DataFrame) -> Said:

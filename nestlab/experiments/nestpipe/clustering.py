@@ -18,13 +18,25 @@ from nestlab.batching import SampleKeys, cost, reduction, rule, sample_keys
 from nestlab.errors import UserError
 from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.stream import runs
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.nestpipe.tables import Said, answer, chosen
 
 BATCH, PARTS = 4096, 8
 _KEYS = ("user_id", "video_id")
 RULES = ("kmeans", "greedy")
 _REPEATS = 3
-_PAPER = {"facecolor": plotting.PAPER, "edgecolor": "none", "pad": 1.0}
+_DIGEST = {
+    "rule": "rule",
+    "reduction": "removed (median batch), %",
+    "reduction_least": "worst batch, %",
+    "reduction_most": "best batch, %",
+    "rows": "rows a batch",
+    "rows_in_time_order": "rows in time order",
+    "rows_at_least": "rows at least",
+    "ms_a_batch": "time a batch, ms",
+    "batches": "batches",
+    "samples": "samples a batch",
+    "keys": "keys",
+}
 
 
 def measure(settings: Settings) -> pd.DataFrame:
@@ -84,13 +96,14 @@ def _row(name: str, orders: list[tuple[np.ndarray, float]], batches: list[tuple[
         "rows": float(np.mean(costs)),
         "rows_in_time_order": float(np.mean([cost(keys, PARTS) for _, keys in batches])),
         "rows_at_least": float(np.mean([keys.unique for _, keys in batches])),
+        "batches": len(batches),
         "ms_a_batch": float(np.median([seconds for _, seconds in orders])),
     }
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """Bars: the share of the duplicates between micro-batches that a rule removes; lines from the worst batch to the
-    best."""
+    """Bars: the share of the duplicates between micro-batches that a rule removes, the median batch; lines from the
+    worst batch to the best. Numbers stand beside the axis, which ends at 1: more cannot be removed."""
     with plotting.style():
         figure = plotting.new_figure(9.0, 1.6 + 0.5 * len(frame))
         axes = figure.add_subplot()
@@ -98,13 +111,18 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         axes.barh(frame["rule"], frame["reduction"], 0.66, xerr=spread, capsize=3, **plotting.bar_style(0))
         for y, row in enumerate(frame.itertuples()):
             took = "" if np.isnan(row.ms_a_batch) else f", {row.ms_a_batch:.3g} ms a batch"
-            axes.text(row.reduction_most + 0.02, y, f"{row.reduction:.2f}{took}", va="center", fontsize=8, bbox=_PAPER)
-        axes.set(ylim=(len(frame) - 0.5, -0.5), xlim=(min(0, frame["reduction_least"].min() - 0.05), 1.25))
-        axes.axvline(1, color=plotting.INK, linewidth=0.8, linestyle="--")
-        axes.set_xlabel("of the rows that come again in another micro-batch, the share removed (1: none comes again)")
+            beside = axes.get_yaxis_transform()  # to the right of the axis, whatever its scale
+            axes.text(1.01, y, f"{row.reduction:.2f}{took}", va="center", fontsize=8, transform=beside)
+        axes.set(ylim=(len(frame) - 0.5, -0.5), xlim=(min(0, frame["reduction_least"].min() - 0.05), 1))
+        told = f"bars: median of {frame['batches'].iloc[0]} batches, lines: worst to best" if "batches" in frame else ""
+        axes.set_xlabel(f"of the rows that come again in another micro-batch, the share removed (1: all)\n{told}")
         axes.grid(False, axis="y")
         axes.set_title(title)
     return figure
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    return chosen(frame, _DIGEST)
 
 
 def says(frame: pd.DataFrame) -> Said:

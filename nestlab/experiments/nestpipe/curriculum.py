@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from nestlab.experiments.nestpipe.links import EMULATED
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.nestpipe.tables import Said, answer, chosen
 
 
 def gain(frame: pd.DataFrame) -> float:
@@ -15,7 +15,7 @@ def gain(frame: pd.DataFrame) -> float:
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame
+    return chosen(frame, {"depth": "depth", "round": "round", "seconds": "one pass, s"})
 
 
 def says(frame: pd.DataFrame) -> Said:

@@ -22,10 +22,14 @@ LOOPBACK, EMULATED = "loopback", "emulated link"
 
 @dataclass(frozen=True)
 class Links:
-    """Bandwidths in 10⁹ bits a second, between ranks and between each rank's host and device; None: no link."""
+    """Bandwidths in 10⁹ bits a second, between ranks and between each rank's host and device; None: no link.
+
+    `compute_ms`: the computation of a step that they were set by.
+    """
 
     network: float | None = None
     host: float | None = None
+    compute_ms: float | None = None
 
     @property
     def setting(self) -> str:
@@ -49,9 +53,12 @@ def calibrated(trace: Trace, exchange: float, retrieval: float) -> Links:
     """
     steps = sum(event.stage == "PREPARE" for event in trace.events)  # of all ranks
     moved = [sum(e.nbytes for e in trace.events if e.stage in stages) / steps for stages in (ROWS, ("PREPARE",))]
-    bits_a_second = [8e-6 * nbytes / _least_compute_ms(trace) for nbytes in moved]
+    compute_ms = _least_compute_ms(trace)
+    bits_a_second = [8e-6 * nbytes / compute_ms for nbytes in moved]
     network = bits_a_second[0] / exchange
-    return Links(network if network > 0 else None, bits_a_second[1] / retrieval)  # one rank alone sends nothing
+    return Links(
+        network if network > 0 else None, bits_a_second[1] / retrieval, compute_ms
+    )  # one rank alone sends nothing
 
 
 def _least_compute_ms(trace: Trace) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -74,12 +75,14 @@ def _say(bench: Bench, line: str) -> None:
 def _calibrate(bench: Bench) -> Links:
     """The same links on every rank, from a plain training without any; it also fills allocators and caches."""
     trained = train(bench, Case(cases.NONE, cases.BASE))
-    mine = [0.0, 0.0]
+    mine = [0.0, 0.0, 0.0]
     if trained.trace is not None:
         links = calibrated(trained.trace, bench.settings.exchange, bench.settings.retrieval)
-        mine = [links.network or 0.0, links.host]
-    network, host = bench.transport.all_gather(Channel.KEYS, torch.tensor(mine, dtype=torch.float64))[0].tolist()
-    return Links(network or None, host)
+        mine = [links.network or 0.0, links.host, links.compute_ms]
+    network, host, compute_ms = bench.transport.all_gather(Channel.KEYS, torch.tensor(mine, dtype=torch.float64))[
+        0
+    ].tolist()
+    return Links(network or None, host, compute_ms)
 
 
 def _ablation(bench: Bench, links: Links, traces: dict[str, Trace]) -> Iterator[Figures]:
@@ -106,6 +109,7 @@ def _row(bench: Bench, case: Case, how: How, reference: Whole, serial: dict) -> 
     row, ended = figures(bench, case, trained), whole(bench, trained)
     far = distance(ended, reference)
     row |= {"setting": how.links.setting, "how": how.links.how, "difference": far.largest, "bit_equal": far.equal}
+    row |= {"calibrated_compute_ms": how.links.compute_ms}
     row |= {"exactness": case.flags.exactness(), "equal_in_order": _equal_in_order(bench, case, ended, serial)}
     row |= _facts(bench, case, trained.trace)
     return row, trained.trace
@@ -190,8 +194,7 @@ def _all_bytes(trained) -> float:
 
 
 def _micro_batches(bench: Bench, links: Links) -> Iterator[Figures]:
-    """N from one on, samples as they come and clustered, between batches pipelined too: so that look-up is no "
-    "matter."""
+    """N from one on, samples as they come and clustered, between batches pipelined too: look-up is no matter."""
     for parts in bench.settings.sweep:
         for clustering in ("none", "greedy") if parts > 1 else ("none",):
             _say(bench, f"micro-batches: N = {parts}, clustering {clustering}")
@@ -202,18 +205,14 @@ def _micro_batches(bench: Bench, links: Links) -> Iterator[Figures]:
 
 
 def _robustness(bench: Bench, links: Links) -> Iterator[Figures]:
-    """The plain loop against NestPipe as one size of the model changes and the links stay."""
+    """The plain loop against NestPipe as one size of the model changes and the links stay, in turns, `rounds` times."""
     s = bench.settings
     sizes = [("dim", dim, {"dim": dim}) for dim in s.dims] + [("layers", n, {"layers": n}) for n in s.depths]
-    for varied, value, size in sizes:
-        for name, flags in (
-            (cases.NONE, cases.BASE),
-            (cases.NESTPIPE, cases.fwp(s.micro_batches, "greedy", cases.DBP)),
-        ):
-            _say(bench, f"robustness: {varied} {value}, {name}")
-            case = Case(name, flags)
-            row = figures(bench, case, train(bench, case, How(links, **size)))
-            yield {"varied": varied, "value": value, **row, "how": links.how}
+    both = [Case(cases.NONE, cases.BASE), Case(cases.NESTPIPE, cases.fwp(s.micro_batches, "greedy", cases.DBP))]
+    for number, (varied, value, size), case in itertools.product(range(s.rounds), sizes, both):
+        _say(bench, f"robustness, round {number + 1} of {s.rounds}: {varied} {value}, {case.name}")
+        row = figures(bench, case, train(bench, case, How(links, **size)))
+        yield {"varied": varied, "value": value, "round": number, **row, "how": links.how}
 
 
 def _curriculum(bench: Bench, links: Links) -> Iterator[Figures]:

@@ -15,14 +15,24 @@ from matplotlib.figure import Figure
 from nestlab import plotting
 from nestlab.experiments import claims as register
 from nestlab.experiments.nestpipe.links import EMULATED
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.nestpipe.tables import Said, answer, chosen
 
 _LAW, _LAW_UP_TO = "NP-P-025", 16  # the claim, and the largest N that it speaks of
 _NAMES = {"none": "samples in time order", "greedy": "clustered (greedy)"}
-_DIGEST = [
-    *("parts", "samples", "clustering", "how", "step_ms", "exchange_ms", "exposed_rows_ms", "exposed_share"),
-    *("law", "bytes", "over_bound", "utilisation", "peak_device_bytes"),
-]
+_DIGEST = {
+    "parts": "N",
+    "samples": "samples",
+    "clustering": "clustering",
+    "step_ms": "step, ms",
+    "exchange_ms": "exchange, ms",
+    "exposed_rows_ms": "exchange exposed, ms",
+    "exposed_share": "exposed of the exchange at N = 1, %",
+    "law": "by the law 1/N, %",
+    "bytes": "sent a rank and step, MB",
+    "over_bound": "rows received, × unique keys",
+    "utilisation": "utilisation, %",
+    "peak_device_bytes": "peak on the device, MB",
+}
 
 
 def derived(frame: pd.DataFrame) -> pd.DataFrame:
@@ -42,7 +52,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
     """Left: rows received over the least; middle: exposed exchange against the law; right: the step."""
     found = derived(frame)
     with plotting.style():
-        figure = plotting.new_figure(11.0, 3.7)
+        figure = plotting.new_figure(12.0, 3.7)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         sent, exposed, step = figure.subplots(1, 3)
         for number, (clustering, name) in enumerate(_NAMES.items()):
@@ -52,14 +62,23 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         law = found.drop_duplicates("parts")
         exposed.plot(law["parts"], law["law"], color=plotting.INK, linewidth=1, linestyle="--", label="the law, 1/N")
         sent.axhline(1, color=plotting.INK, linewidth=0.8)
-        sent.set(ylabel="rows received over unique keys")
-        exposed.set(ylabel="exposed over all exchange at N = 1", yscale="log")
-        exposed.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        sent.set(ylabel="rows received, × unique keys")
+        exposed.set(ylabel="exchange that computation waits for\n(100 %: all of it, unsplit; log scale)", yscale="log")
+        ticks = _halvings(found)
+        exposed.set_yticks(ticks, [f"{100 * tick:.3g} %" for tick in ticks])
+        exposed.set_ylim(ticks[0], ticks[-1])
+        exposed.minorticks_off()
         step.set(ylabel="ms a step", ylim=(0, None))
         for axes in (sent, exposed, step):
             _axis(axes, found)
         exposed.legend()
     return figure
+
+
+def _halvings(found: pd.DataFrame) -> list[float]:
+    """Powers of two from below the least exposed share to above the most, the law's included."""
+    values = np.log2([*found["exposed_share"].clip(lower=1e-3), *found["law"]])
+    return [2.0**n for n in range(int(np.floor(values.min())), int(np.ceil(values.max())) + 1)]
 
 
 def _axis(axes: Axes, found: pd.DataFrame) -> None:
@@ -71,7 +90,7 @@ def _axis(axes: Axes, found: pd.DataFrame) -> None:
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
     found = derived(frame)
-    return found[[name for name in _DIGEST if name in found.columns]]
+    return chosen(found, _DIGEST)
 
 
 def says(frame: pd.DataFrame) -> Said:

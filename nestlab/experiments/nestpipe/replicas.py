@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pandas as pd
 
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+
+_DIGEST = {
+    "groups": "groups",
+    "state_scale": "states divided by",
+    "difference": "largest difference to flat",
+    "mean_difference": "mean difference to flat",
+    "weights_agree": "weights of replicas equal",
+    "states_agree": "states of replicas equal",
+    "more_bytes": "more a rank, MB",
+    "formula_bytes": "by the formula, MB",
+}
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame
+    return chosen(frame, _DIGEST)
 
 
 def says(frame: pd.DataFrame) -> Said:

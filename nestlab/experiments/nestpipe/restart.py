@@ -27,7 +27,7 @@ from nestlab.experiments.nestpipe.cases import DBP, fwp
 from nestlab.experiments.nestpipe.model import LR, Positionwise
 from nestlab.experiments.nestpipe.ranks import joined, of_all, on_ranks
 from nestlab.experiments.nestpipe.settings import Settings
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.nestpipe.tables import Said, answer, chosen
 from nestlab.experiments.nestpipe.training import Figures
 from nestlab.models import RecModel
 from nestlab.pipeline import Lanes, Pipeline
@@ -163,9 +163,20 @@ class _First:
         return 1
 
 
+_DIGEST = {
+    "restarted_at_ranks": "ranks after the restart",
+    "killed_rank": "rank that was killed",
+    "saved_step": "last snapshot, step",
+    "of_steps": "steps in all",
+    "every": "a snapshot is due every, steps",
+    "bit_equal": "bits equal to undisturbed",
+    "difference": "largest difference, float64",
+}
+
+
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
     """A row a restart."""
-    return frame.drop(columns=["survivors_told", "step_ms", "snapshot_ms", "snapshot_bytes"])
+    return chosen(frame, _DIGEST)
 
 
 def says(frame: pd.DataFrame) -> Said:
@@ -180,9 +191,7 @@ def says(frame: pd.DataFrame) -> Said:
         f"{alone if len(frame) > 1 else ''}. A snapshot takes {after}: "
         f"{same['snapshot_ms'] / EVERY:.3g} ms a step at one every {EVERY} steps, beside a step of "
         f"{same['step_ms']:.3g} ms. "
-        "A snapshot falls between two steps with nothing in flight: both buffers have been written back, and it "
-        "comes as "
-        "many steps late as batches were in flight."
+        "Both buffers have been written back by then. Why not at the step when it was due: see above."
     )
 
 

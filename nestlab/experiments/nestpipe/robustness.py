@@ -12,22 +12,43 @@ from matplotlib.figure import Figure
 from nestlab import plotting
 from nestlab.experiments.nestpipe.cases import NESTPIPE, NONE
 from nestlab.experiments.nestpipe.links import EMULATED
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.nestpipe.tables import Said, answer, chosen, medians, rounds_text, spread_text
 
 VARIED = {"dim": "embedding width", "layers": "layers of the dense part"}
 _STEPS = {"plain_step_ms": "none (the plain loop)", "nestpipe_step_ms": "NestPipe: both pipelines, clustered"}
+_DIGEST = {
+    "varied": "varied",
+    "value": "value",
+    "plain_step_ms": "plain step, ms",
+    "plain_spread": "plain, ms (least to most)",
+    "nestpipe_step_ms": "NestPipe's step, ms",
+    "nestpipe_spread": "NestPipe, ms (least to most)",
+    "speedup": "speed, × plain",
+    "plain_idle_share": "plain idle, %",
+    "nestpipe_idle_share": "NestPipe idle, %",
+    "plain_peak_device_bytes": "plain peak, MB",
+    "nestpipe_peak_device_bytes": "NestPipe's peak, MB",
+}
 _CLAIMS = {"dim": "NP-P-059", "layers": "NP-P-060"}
 
 
 def derived(frame: pd.DataFrame) -> pd.DataFrame:
     """A row a size: the step of the plain loop and of NestPipe, their ratio, what stays idle, and peak bytes."""
     keys = ["varied", "value"]
-    plain, ours = (frame[frame["case"] == name].set_index(keys) for name in (NONE, NESTPIPE))
+    middle = medians(frame, [*keys, "case"])
+    plain, ours = (middle[middle["case"] == name].set_index(keys) for name in (NONE, NESTPIPE))
     return pd.DataFrame(
         {
             "how": ours["how"],
             "plain_step_ms": plain["step_ms"],
             "nestpipe_step_ms": ours["step_ms"],
+            "plain_spread": plain.apply(spread_text, axis=1),
+            "nestpipe_spread": ours.apply(spread_text, axis=1),
+            "plain_step_ms_low": plain["step_ms_low"],
+            "plain_step_ms_high": plain["step_ms_high"],
+            "nestpipe_step_ms_low": ours["step_ms_low"],
+            "nestpipe_step_ms_high": ours["step_ms_high"],
+            "rounds": ours["rounds"],
             "speedup": plain["step_ms"] / ours["step_ms"],
             "plain_idle_share": plain["idle_share"],
             "nestpipe_idle_share": ours["idle_share"],
@@ -40,6 +61,7 @@ def derived(frame: pd.DataFrame) -> pd.DataFrame:
 def plot(frame: pd.DataFrame, title: str) -> Figure:
     """A panel a size: steps of both, the ratio above."""
     found = derived(frame)
+    rounds = int(found["rounds"].max())
     with plotting.style():
         figure = plotting.new_figure(9.5, 3.6)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -48,11 +70,14 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
             for number, (column, name) in enumerate(_STEPS.items()):
                 at = rows.index + (number - 0.5) * 0.4
                 axes.bar(at, rows[column], 0.38, label=name, **plotting.bar_style(number))
+                if rounds > 1:
+                    spread = rows[column] - rows[f"{column}_low"], rows[f"{column}_high"] - rows[column]
+                    axes.errorbar(at, rows[column], yerr=spread, fmt="none", ecolor=plotting.INK, capsize=3)
             for x, row in rows.iterrows():
-                highest = max(row["plain_step_ms"], row["nestpipe_step_ms"])
+                highest = max(row["plain_step_ms_high"], row["nestpipe_step_ms_high"])
                 axes.annotate(f"{row['speedup']:.2f}×", (x, highest), (0, 3), textcoords="offset points", ha="center")
             axes.set_xticks(rows.index, [f"{value}" for value in rows["value"]])
-            axes.set(xlabel=label, ylabel="ms a step")
+            axes.set(xlabel=label, ylabel=f"ms a step\n({rounds_text(rounds)})")
             axes.grid(False, axis="x")
             axes.margins(y=0.12)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -60,7 +85,8 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
-    return derived(frame)
+    found = derived(frame)
+    return chosen(found.assign(varied=found["varied"].map(VARIED)), _DIGEST)
 
 
 def says(frame: pd.DataFrame) -> Said:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,10 +16,9 @@ from matplotlib.figure import Figure
 
 from nestlab import data, device, plotting, results
 from nestlab.errors import UserError
-from nestlab.experiments.nestpipe import claims, exactness, small, theirs, timelines
+from nestlab.experiments.nestpipe import ablation, claims, exactness, small, theirs, timelines
 from nestlab.experiments.nestpipe.settings import Settings, settings
-from nestlab.experiments.nestpipe.tables import Said
-from nestlab.experiments.two_tier.shown import Shown
+from nestlab.experiments.nestpipe.tables import Said, Table, noted
 from nestlab.tracing import Trace, write_chrome_trace
 
 # Part → heading of its figure; those without have none.
@@ -35,6 +34,10 @@ PARTS = {
     "keys": "",
 }
 _HERE = ("clustering",)  # measured in this process; the others on ranks
+_SMOKE = (
+    "This is a smoke run: it shows that everything runs, answers no claim, and its times, shares of time and speed-ups "
+    "mean nothing. For those take scale quick or paper."
+)
 _PACKAGE = "nestlab.experiments.nestpipe"
 
 
@@ -46,14 +49,25 @@ class Study:
         frames: by part, what it measured.
         traces: by case of the ablation, under the links.
         title: of the data set.
+        scale: at smoke nothing is judged, and whatever shows a time says that it means nothing.
     """
 
     settings: Settings
     title: str
     run: results.Run
+    scale: str = "quick"
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     traces: dict[str, Trace] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def smoke(self) -> bool:
+        return self.scale == "smoke"
+
+    def about(self) -> Said:
+        """What is trained on, and what may be concluded."""
+        text = f"{self.title}; {self.settings.world_size} rank(s), scale `{self.scale}`."
+        return Said(f"{text} **{_SMOKE}**" if self.smoke else text)
 
     def measure(self) -> Said:
         """Everything that takes ranks, which are started twice: once to be killed, once for all the rest."""
@@ -63,12 +77,13 @@ class Study:
         ranks = "1 rank" if self.settings.world_size == 1 else f"{self.settings.world_size} ranks"
         told = theirs.missing(self.settings)
         note = f" torchrec's pipelines are missing from the tables: {told}." if told else ""
-        return Said(f"Measured on {ranks} of this machine, one thread of computation each, in {spent:.0f} s.{note}")
+        text = f"Measured on {ranks} of this machine, one thread of computation each, in {spent:.0f} s.{note}"
+        return Said("\n\n".join(filter(None, (text, ablation.links_came_to(self.frames["ablation"], self.settings)))))
 
     def figure(self, part: str) -> Figure:
         """Draws a part."""
         frame = self.frame(part)
-        about = {"dataset": _only(frame, "data") or self.title, "how": _how(frame)}
+        about = {"dataset": _only(frame, "data") or self.title, "how": self._how(_how(frame))}
         figure = _module(part).plot(frame, plotting.titled(PARTS[part], about, 120))
         self.run.figure(part, figure)
         return figure
@@ -79,7 +94,9 @@ class Study:
         if which not in timelines.SHOWN:
             raise UserError(f"nestpipe: no timeline '{which}'; there are {', '.join(timelines.SHOWN)}")
         case, _ = timelines.SHOWN[which]
-        figure = timelines.plot(self.traces[case], which)
+        trace = self.traces[case]
+        meta = {**trace.meta, "how": self._how(trace.meta.get("how", "measured"))}
+        figure = timelines.plot(replace(trace, meta=meta), which)
         self.run.figure(f"timeline_{which}", figure)
         return figure
 
@@ -98,7 +115,7 @@ class Study:
         """What a reader is shown of a part: its digest where it has one."""
         digest = getattr(_module(part), "digest", None)
         frame = self.frame(part)
-        return Shown(frame if digest is None else digest(frame))
+        return self._table(frame if digest is None else digest(frame))
 
     def says(self, part: str) -> Said:
         """What a part's numbers come to, in words."""
@@ -109,25 +126,25 @@ class Study:
         self.measure()
         found = small.table(self.frames)
         self.run.table("small", found)
-        return Shown(found)
+        return self._table(found)
 
     def beside(self, *parts: str) -> pd.DataFrame:
         """The claims that these parts answer: published, obtained, verdict."""
-        return Shown(claims.beside(claims.combine(each for part in parts for each in self._answered(part))))
+        return self._beside(claims.combine(each for part in parts for each in self._answered(part)))
 
     def claims(self) -> pd.DataFrame:
         """All claims that the parts answered; kept in the run, where `nestlab claims` finds them."""
         answers = self._answers()
         self.run.table("claims", claims.register.table(answers))
-        return Shown(claims.beside(answers))
+        return self._beside(answers)
 
     def still_open(self) -> pd.DataFrame:
         """The claims that this notebook is to answer and did not, with the reasons."""
-        return Shown(claims.still_open(self._answers()))
+        return noted(claims.still_open(self._answers()), "")
 
     def finish(self) -> str:
         """Closes the run; the folder it lies in."""
-        verdicts = claims.beside(self._answers())["verdict"].value_counts()
+        verdicts = claims.beside(self._answers(), not self.smoke)["verdict"].value_counts()
         figures: dict[str, Any] = {f"claims_{name.replace(' ', '_')}": int(count) for name, count in verdicts.items()}
         for part in self.frames:
             figures |= getattr(_module(part), "key_figures", lambda frame: {})(self.frames[part])
@@ -135,6 +152,15 @@ class Study:
         self.run.table("seconds", pd.DataFrame(list(self.seconds.items()), columns=["part", "seconds"]))
         self.run.finish("ok")
         return str(self.run.path)
+
+    def _how(self, how: str) -> str:
+        return f"{how} · SMOKE: times mean nothing" if self.smoke else how
+
+    def _table(self, frame: pd.DataFrame) -> Table:
+        return noted(frame, "Smoke: times and speeds mean nothing." if self.smoke else "")
+
+    def _beside(self, answers: list[claims.Answer]) -> pd.DataFrame:
+        return noted(claims.beside(answers, not self.smoke), "Smoke: a run this small answers nothing." * self.smoke)
 
     def _here(self, part: str) -> None:
         started = time.perf_counter()
@@ -200,7 +226,7 @@ def nestpipe(
     params = {**asdict(chosen), "scale": scale, "backend": backend}
     run = results.start("nestpipe", params, results_dir=results_dir, seed=seed)
     run.dataset(info)
-    return Study(chosen, info.title, run)
+    return Study(chosen, info.title, run, scale)
 
 
 def _place(device_name: str, backend: str, world_size: int) -> str:

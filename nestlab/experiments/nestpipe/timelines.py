@@ -17,4 +17,7 @@ def plot(trace: Trace, which: str) -> Figure:
     """One step of one rank (all are alike, and rows have to be thick enough to read): the first whole one, so that what
     is prefetched beside it lies in the traced window too."""
     one = trace.only(trace.ranks[0])
-    return plot_timeline(one, one.batches[1], 1, SHOWN[which][1])
+    figure = plot_timeline(one, one.batches[1], 1, SHOWN[which][1])
+    ovh = "ovh: overhead, idle while no action was under way that it waited for (handing over, waking up, Python)"
+    figure.axes[0].set_xlabel(f"time in ms\n{ovh}")
+    return figure
