@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+
+from nestlab.errors import UserError
+from nestlab.launch.environment import tell_launcher
 
 _NOT_OPTIONS = ("main", "command")
 _DESCRIPTION = """One training run. On many ranks: start one process a rank, by torchrun or with RANK, WORLD_SIZE,
@@ -14,10 +18,10 @@ def add_parser(subparsers) -> None:
     add = parser.add_argument
     add("--dataset", metavar="NAME", help="default: criteo, the real data where there is some, else its synthetic twin")
     add("--data-root", metavar="DIR", default="datasets", help="where the data lies; default: datasets")
-    add("--rows", metavar="N", type=int, help="use the first N rows only")
-    add("--batch-size", metavar="N", type=int, help="samples a step, over all ranks")
-    add("--steps", metavar="N", type=int, dest="max_steps", help="stop after N batches")
-    add("--epochs", metavar="N", type=int)
+    add("--rows", metavar="N", type=int, help="use the first N rows only; with more than there are: all")
+    add("--batch-size", metavar="N", type=int, help="samples a step, over all ranks; ranks beyond N compute nothing")
+    add("--steps", metavar="N", type=int, dest="max_steps", help="train N batches, over as many epochs as it takes")
+    add("--epochs", metavar="N", type=int, help="passes over the training rows, where no --steps are given")
     add("--lr", metavar="RATE", type=float, help="of the tables")
     add("--dense-lr", metavar="RATE", type=float, help="of the dense part")
     add("--clip-norm", metavar="NORM", type=float, help="scale gradients down to this norm; default: never")
@@ -31,7 +35,7 @@ def add_parser(subparsers) -> None:
     add("--timeout", metavar="SECONDS", type=float, help="how long a rank waits for another; default: 60")
     add("--device", metavar="NAME", default="auto")
     add("--checkpoint", metavar="DIR", help="save tables, weights and place there; a folder that all ranks see")
-    add("--checkpoint-every", metavar="N", type=int, help="steps from one save to the next; default: 100")
+    add("--checkpoint-every", metavar="N", type=int, help="steps from save to save; the end is saved too; default: 100")
     add("--checkpoint-full-every", metavar="N", type=int, help="saves from one of all rows to the next; default: 10")
     add("--restart", action="store_true", help="go on from the checkpoint in DIR if there is one")
     add("--export", metavar="DIR", help="write the final tables and dense weights there, in canonical order")
@@ -40,6 +44,17 @@ def add_parser(subparsers) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    """An error that every rank finds before the ranks have met is told by the first alone."""
+    try:
+        return _train(args)
+    except UserError as error:
+        tell_launcher(f"nestlab: error: {error}")
+        if os.environ.get("RANK", "0") not in ("", "0"):
+            return 2
+        raise
+
+
+def _train(args: argparse.Namespace) -> int:
     from nestlab.techniques import Techniques
 
     Techniques.parse(args.techniques)  # a slip in a flag is told before torch is loaded

@@ -80,7 +80,8 @@ def _term(item: str, text: str) -> tuple[str, float]:
                 return name, float(match[1]) * units[unit]
             except ValueError:
                 break
-    raise UserError(f"link: '{item}' in '{text}' is no latency and no bandwidth; {_FORM}")
+    within = f" in '{text}'" if "," in text else ""
+    raise UserError(f"link: '{item}'{within} is no latency and no bandwidth; {_FORM}")
 
 
 @dataclass

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from nestlab.errors import UserError
 
@@ -61,6 +65,16 @@ def environment(env: Mapping[str, str] | None = None) -> Place | None:
         store_of_launcher=launcher_serves_store(env),
         attempt=_whole(env, "TORCHELASTIC_RESTART_COUNT", 0) if env.get("TORCHELASTIC_RESTART_COUNT") else 0,
     )
+
+
+def tell_launcher(line: str, env: Mapping[str, str] | None = None) -> None:
+    """Torchrun ends with a summary of its own; with this the summary repeats our line. Without torchrun: nothing."""
+    path = (os.environ if env is None else env).get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        with contextlib.suppress(OSError):
+            shown = {"py_callstack": line, "timestamp": str(int(time.time()))}
+            content = {"message": {"message": line, "extraInfo": shown}}
+            Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
 def launcher_serves_store(env: Mapping[str, str]) -> bool:

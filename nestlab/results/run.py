@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestlab.files import temporary_name
 from nestlab.errors import UserError
+from nestlab.files import temporary_name
 from nestlab.results import executed, machine, manifest, open_runs
 
 if TYPE_CHECKING:
@@ -112,6 +112,12 @@ class Run:
         if (accelerator := machine.accelerator()) is not None:  # torch may have been loaded since the start
             changes["accelerator"] = accelerator
         self._update(changes)
+
+    def discard(self) -> None:
+        """Leaves no trace of a run that never began, as after a wrong option; one that others own stays, as failed."""
+        self.finish("failed", exception="it never began")
+        if not self._adopted:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def cell_failed(self, error: BaseException) -> None:
         """A cell of the notebook ended badly while this run was open, which a later cell may still finish.

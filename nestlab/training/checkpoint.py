@@ -11,6 +11,7 @@ first batch not trained, the curve so far, and the facts that a continued run mu
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -126,6 +127,25 @@ def save(
     if owns:
         mark(store, saved)  # what `confirm` does, without asking a shared disk that may lag behind
     return saved
+
+
+def check_folder(folder: str | Path) -> str:
+    """Whether a checkpoint can be written, asked before a long training; leaves nothing behind. An empty text.
+
+    Raises:
+        UserError: the place is no folder, or nothing can be written there.
+    """
+    folder = Path(folder).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise UserError(f"checkpoint: '{there}' is a file, so that '{folder}' cannot be a folder; name another one")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return ""
+    except OSError as error:
+        raise UserError(
+            f"checkpoint: nothing can be written to '{folder}' ({error.strerror}); name a folder that can be written"
+        ) from None
 
 
 def step_of(folder: str | Path, transport: Transport | None = None) -> int | None:

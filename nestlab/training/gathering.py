@@ -28,6 +28,7 @@ def together(transport: Transport, do: Callable[[], str]) -> list[str]:
     Raises:
         Exception: this rank's own.
         UserError, RankFailed: another rank's, which is named: it was the user's, or not.
+            Either has an attribute `told_by_all`: every rank raises, so that one of them may speak for all.
     """
     told: dict[str, str | bool]
     own: Exception | None = None
@@ -39,10 +40,13 @@ def together(transport: Transport, do: Callable[[], str]) -> list[str]:
         told = {"error": f"{kind}{error}", "users": not kind}
     answers = [json.loads(text) for text in gather_texts(transport, json.dumps(told))]
     if own is not None:
+        own.told_by_all = True
         raise own
     for rank, answer in enumerate(answers):
         if "error" in answer:
-            raise (UserError if answer["users"] else RankFailed)(f"rank {rank}: {answer['error']}")
+            error = (UserError if answer["users"] else RankFailed)(f"rank {rank}: {answer['error']}")
+            error.told_by_all = True
+            raise error
     return [answer["text"] for answer in answers]
 
 

@@ -21,8 +21,9 @@ from nestlab.pipeline.dense import Clipped
 from nestlab.techniques import Techniques
 from nestlab.tracing import Recorder, Trace
 from nestlab.tracing.gather import gather_traces
-from nestlab.training.checkpoint import FULL_EVERY, Checkpoints, Facts, Trained, restore, step_of
+from nestlab.training.checkpoint import FULL_EVERY, Checkpoints, Facts, Trained, check_folder, restore, step_of
 from nestlab.training.fit import FitConfig, Report, Saving, fit
+from nestlab.training.gathering import together
 from nestlab.training.history import History
 
 EXECUTORS = ("auto", "inline", "lanes", "shuffled")
@@ -87,8 +88,9 @@ class TrainOptions:
         if not 0 < self.timeout < float("inf"):
             raise UserError(f"train: timeout={self.timeout}: give seconds above 0")
         Tiers.of(Techniques.parse(self.techniques))  # an error is the user's to see before anything is opened
-        for link in filter(None, (self.link, self.network)):
-            LinkModel.parse(link)
+        for name in ("link", "network"):
+            if given := getattr(self, name):
+                _check_link(name, given)
 
     @property
     def fit(self) -> FitConfig:
@@ -98,6 +100,13 @@ class TrainOptions:
     def how(self) -> str:
         """How figures of such a run are obtained, in the words of the run store."""
         return "emulated link" if self.link or self.network else "measured"
+
+
+def _check_link(name: str, given: str) -> None:
+    try:
+        LinkModel.parse(given)
+    except UserError as error:
+        raise UserError(f"train: --{name}: {str(error).removeprefix('link: ')}") from None
 
 
 @dataclass(frozen=True)
@@ -256,6 +265,7 @@ def _saving(saves: SaveOptions | None, trained: Trained, facts: Facts, report: R
     if saves is None:
         return Saving()
     checkpoints = Checkpoints(saves.folder, trained, saves.every, saves.full_every, facts)
+    together(trained.transport, lambda: check_folder(saves.folder))
     step = step_of(saves.folder, trained.transport)
     if step is None:
         report(f"checkpoint: none in '{saves.folder}' yet; training starts")

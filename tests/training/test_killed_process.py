@@ -140,13 +140,18 @@ def test_two_ranks(ranks, tmp_path):
     assert {event.rank for event in trace.events} == {0, 1}
 
 
-def test_an_error_is_one_line_that_names_the_rank(monkeypatch, capsys):
-    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("wrong", ["--techniques=replica_groups=3", "--techniques=slow=1", "--network=fast"])
+def test_an_error_that_all_ranks_find_is_told_by_the_first(rank, wrong, monkeypatch, capsys, tmp_path):
+    place = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    assert cli.main(["train", *OPTIONS, "--techniques", "replica_groups=3"]) == 2
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert cli.main(["train", *OPTIONS, wrong]) == 2
     told = capsys.readouterr()
-    assert re.fullmatch(r"nestlab: error: rank 1: train: replica_groups=3 .+\n", told.err) and told.out == ""
+    line = json.loads((tmp_path / "error.json").read_text())["message"]["message"]  # what torchrun's summary repeats
+    assert line.startswith("nestlab: error: ") and told.out == ""
+    assert told.err == (f"{line}\n" if rank == "0" else "")
 
 
 def test_restart_needs_a_place(capsys):

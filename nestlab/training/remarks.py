@@ -1,0 +1,35 @@
+"""What a user should know of a training before it begins: what the options come to with these data."""
+
+from __future__ import annotations
+
+from nestlab.training.recipe import Recipe
+
+
+def remarks(recipe: Recipe) -> list[str]:
+    """One line each; most trainings have few."""
+    options, mesh = recipe.options, recipe.transport.mesh
+    ranks = "1 rank" if mesh.world_size == 1 else f"{mesh.world_size} ranks"
+    lines = [f"{ranks}, techniques {options.techniques or 'plain'}"]
+    if options.rows is not None and options.rows > recipe.dataset.info.rows:
+        lines.append(f"rows: there are {recipe.dataset.info.rows:,}, fewer than the {options.rows:,} asked for")
+    if options.batch_size < mesh.world_size:
+        idle = mesh.world_size - options.batch_size
+        lines.append(f"batches of {options.batch_size}: {idle} of {mesh.world_size} ranks have no sample to compute")
+    return lines + _of_steps(recipe) + _of_saves(recipe)
+
+
+def _of_steps(recipe: Recipe) -> list[str]:
+    steps, batches = recipe.options.max_steps, len(recipe.train)
+    if steps is None or steps <= batches or not batches:
+        return []
+    return [f"{steps:,} steps are {steps / batches:.4g} epochs of {batches:,} batches"]
+
+
+def _of_saves(recipe: Recipe) -> list[str]:
+    checkpoints, done = recipe.saving.checkpoints, recipe.saving.history.step
+    total = recipe.options.fit.steps(len(recipe.train))
+    if done and done == total:
+        return [f"nothing left to train: step {done} of {total}"]
+    if checkpoints is None or total // checkpoints.every > done // checkpoints.every:
+        return []
+    return [f"checkpoint: every {checkpoints.every} steps, and {total - done} to come: saved at the end only"]
