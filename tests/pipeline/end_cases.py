@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
@@ -21,7 +21,7 @@ from nestlab.errors import RankFailed
 from nestlab.exchange import Transport
 from nestlab.exchange.collective import CollectiveTransport
 from nestlab.models import DLRM, RecModel
-from nestlab.pipeline import Clipped, Pipeline, Stage
+from nestlab.pipeline import Clipped, Pipeline, Stage, StepOutput
 from nestlab.pipeline.executors import Executor
 from nestlab.techniques import Techniques
 
@@ -98,6 +98,43 @@ def travel(
     losses = torch.stack([output.loss for output in outputs])
     predictions = torch.cat([torch.from_numpy(each) for look in looks for each in look])
     return {**learnt(pipeline.model), "losses": losses, "dense.predictions": predictions, "counts": counts}
+
+
+class Again:
+    """A loader that gives the same iterator every time, begun again, as torch's DataLoader with persistent workers."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._batches, self._left = batches, iter(batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._left = iter(self._batches)
+        return self
+
+    def __next__(self) -> Batch:
+        return next(self._left)
+
+
+def progressed(pipeline: Pipeline, source: Iterator[Batch]) -> list[StepOutput]:
+    """What `progress` gives until the source ends."""
+    outputs = []
+    with suppress(StopIteration):
+        while True:
+            outputs.append(pipeline.progress(source))
+    return outputs
+
+
+def begin_again(transport: Transport, case: Case) -> dict[str, object]:
+    """Three passes over one iterator, the second drained in between: what was learnt, and the losses."""
+    mesh = transport.mesh
+    half = 14 // mesh.world_size
+    own = [batch.slice(mesh.rank * half, (mesh.rank + 1) * half) for batch in make_batches(8, 14, distinct=40)]
+    pipeline, loader = _pipeline(transport, case), Again(own)
+    outputs = list(pipeline.run(loader))
+    source = iter(loader)
+    outputs += [pipeline.progress(source) for _ in range(3)] + pipeline.drain() + progressed(pipeline, source)
+    outputs += pipeline.run(loader)
+    assert len(outputs) == 24 and not pipeline._step.flight
+    return {**learnt(pipeline.model), "losses": torch.stack([output.loss for output in outputs])}
 
 
 def _pipeline(transport: Transport, case: Case, journey: Journey | None = None) -> Pipeline:

@@ -5,8 +5,11 @@ The store here is `Direct` under options that ask for a look-ahead, so that what
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
+from end_cases import Again, progressed
 from tiny import make_batches, make_model, make_pipeline, weights_of
 
 from nestlab.embedding import Tiers
@@ -81,6 +84,25 @@ def test_a_plan_knows_the_next_batches_and_no_more(look_ahead, depth, split, exe
         list(pipeline.run(batches))
     assert heard == expected_of(first, look_ahead) + expected_of(second, look_ahead, first=9)
     assert pipeline._step._keys_ahead.read_bytes == pipeline._step._keys_ahead.key_bytes == 0
+
+
+@pytest.mark.parametrize("executor", [None, Shuffled(3), Lanes()])
+@pytest.mark.parametrize("second", ["run", "progress", "drained", "broken off"])
+def test_an_iterator_that_begins_again_is_another_source(second, executor):
+    """Seen to fail where the end of the first pass stood for that of the second: too few keys are known then."""
+    batches, (model, heard) = make_batches(8), listening_model(3)
+    pipeline, loader = pipeline_of(model, 2, **({"executor": executor} if executor else {})), Again(batches)
+    if second == "broken off":  # the first pass, after its end was found
+        trained = [*islice(pipeline.run(loader), 6), *pipeline.run(loader)]
+    else:
+        trained = list(pipeline.run(loader))
+        source = loader if second == "run" else iter(loader)
+        trained += [] if second == "run" else [pipeline.progress(source) for _ in range(3)]
+        trained += pipeline.drain() if second == "drained" else []
+        trained += progressed(pipeline, source) if second != "run" else pipeline.run(source)
+    if second != "broken off":  # there keys of the second pass are known as soon as it begins
+        assert heard == expected_of(batches, 3) + expected_of(batches, 3, first=8)
+    assert [output.labels.tolist() for output in trained] == [batch.labels.tolist() for batch in batches] * 2
 
 
 def test_training_is_that_of_the_plain_loop():

@@ -11,7 +11,7 @@ import re
 
 import pytest
 import torch
-from end_cases import FAILS_AT, TIMEOUT_S, Failure, Journey, batches_of, die, differ, end_badly, travel
+from end_cases import FAILS_AT, TIMEOUT_S, Failure, Journey, batches_of, begin_again, die, differ, end_badly, travel
 from rank_cases import Case, learn, merged, same_bits
 from ranks import RankEnded
 
@@ -76,6 +76,17 @@ def test_uneven_data_are_trained_to_the_end(ranks, text, executor, name):
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=0, atol=1e-10 if "predictions" not in key else 1e-6, msg=key)
+
+
+@pytest.mark.parametrize("text", [ORACLE, f"{ORACLE},pipeline_depth=4", "nestpipe"])
+@pytest.mark.parametrize("executor", ["inline", "lanes"])
+def test_an_iterator_that_begins_again_loses_nothing(ranks, text, executor):
+    """A drain in the second pass over it: seen to lose what was loaded, as if that pass had ended too."""
+    found = merged(ranks.run(begin_again, Case(text, executor, "lazy_adam", torch.float64)))
+    expected = begin_again(LocalTransport(), Case("", "inline", "lazy_adam", torch.float64))
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=1e-10, msg=key)
 
 
 def test_what_the_journeys_hold():
