@@ -106,7 +106,7 @@ def test_staleness_is_behind_by_one_update():
 def test_the_table_says_what_the_film_shows():
     words = driving.in_words(driving.drive(DUAL)).set_index("after")
     assert words.columns.tolist() == [driving.HOST, "buffer 0", "buffer 1"]
-    assert words.loc["PREPARE(1)", "buffer 1"] == "3:·*  5:0*  4:·*  6:0*"
+    assert words.loc["PREPARE(1)", "buffer 1"] == "3:–*  5:0*  4:–*  6:0*"
     assert words.loc["WRITEBACK(0)", driving.HOST] == "1:1*  2:1*  3:1*  4:1*  5:0  6:0"
 
 

@@ -32,12 +32,18 @@ def test_step_times_are_those_of_the_chains():
     """plain is the sum of all stages; each row's parts are its step; FWP shows 1/N of the exchange, DBP no look-up."""
     frame = clock.step_times(SCHEDULES).set_index("schedule")
     assert frame["ms a step"]["plain"] == pytest.approx(sum(clock.MS.values()))
-    waits = frame[["waits for look-up", "waits for rows", "waits for dense reduce", "other"]].sum(axis=1)
+    waits = frame[
+        ["waits for look-up", "waits for rows", "waits for dense reduce", "waits for samples (LOAD, H2D)"]
+    ].sum(axis=1)
     assert (waits + frame["computing"]).tolist() == pytest.approx(frame["ms a step"].tolist())
     assert frame["computing"].tolist() == pytest.approx([10.7] * 4)
     assert frame["waits for rows"]["plain"] == pytest.approx(EXCHANGE)
-    # The last gradient exchange runs beside DENSE_REDUCE, which ends later and is what computation waits for.
-    assert frame["waits for rows"]["FWP(4)"] == pytest.approx(EXCHANGE / 4 / 2)
+    # The last gradient exchange runs beside DENSE_REDUCE, which has only what it adds.
+    assert frame["waits for rows"][["FWP(4)", "DBP + FWP(4)"]].tolist() == pytest.approx([EXCHANGE / 4] * 2)
+    adds = clock.MS[Stage.DENSE_REDUCE] - clock.MS[Stage.GRAD_EXCHANGE] / 4
+    assert frame["waits for dense reduce"].tolist() == pytest.approx([clock.MS[Stage.DENSE_REDUCE], 0, adds, adds])
+    loading = clock.MS[Stage.LOAD] + clock.MS[Stage.H2D]
+    assert frame["waits for samples (LOAD, H2D)"].tolist() == pytest.approx([loading, 0, loading, 0])
     assert frame["waits for look-up"]["DBP"] == pytest.approx(clock.MS[Stage.COMMIT])
     assert frame["ms a step"].idxmin() == "DBP + FWP(4)" and frame["ms a step"].idxmax() == "plain"
 

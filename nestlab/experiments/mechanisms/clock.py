@@ -7,8 +7,7 @@ import pandas as pd
 from nestlab.pipeline import Schedule, Stage
 from nestlab.pipeline.schedule import Action
 from nestlab.pipeline.shape import BY_PART
-from nestlab.tracing import Event, Trace, exposed_ns
-from nestlab.tracing.stages import group_of
+from nestlab.tracing import Event, Trace, breakdowns
 
 # ms of a whole batch: exchange about 60 % and look-up about 50 % of the computation, which FORWARD and BACKWARD are.
 MS = {
@@ -29,8 +28,6 @@ MS = {
 HOW = "virtual clock, chosen durations"
 _NS = 1_000_000
 _WARM_UP, _AT_THE_END = 6, 6  # batches while the pipeline fills and drains
-_WAITS_FOR = {"lookup": "waits for look-up", "rows": "waits for rows", "dense": "waits for dense reduce"}
-_WAITS = (*_WAITS_FOR.values(), "other")
 
 
 def virtual(schedule: Schedule, batches: int) -> Trace:
@@ -53,18 +50,23 @@ def virtual(schedule: Schedule, batches: int) -> Trace:
 
 
 def step_times(schedules: dict[str, Schedule], batches: int = 20) -> pd.DataFrame:
-    """A row a schedule, once its pipeline is full: ms a step, and for how long of it computation waits for what."""
+    """A row a schedule, once its pipeline is full: ms a step, and for how long of it computation waits for what.
+
+    Where row exchange and dense reduce are under way at once the wait is that for rows; the dense reduce has what it
+    adds to it (`Breakdown.exposed_comm`): a law of row exchanges can be seen in no other way.
+    """
     rows = []
     for name, schedule in schedules.items():
         trace = virtual(schedule, batches)
-        trace = trace.between(*_full(trace))
-        steps = batches - _WARM_UP - _AT_THE_END
-        begin, end = trace.span(0)
-        waits = dict.fromkeys(_WAITS, 0.0)
-        for (_, stage), ns in exposed_ns(trace).items():
-            waits[_WAITS_FOR.get(group_of(stage), "other")] += ns / _NS / steps
-        step = (end - begin) / _NS / steps
-        rows.append({"schedule": name, "ms a step": step, "computing": step - sum(waits.values()), **waits})
+        (whole,) = breakdowns(trace.between(*_full(trace)))
+        waits = {
+            "waits for look-up": whole.exposed_of("lookup"),
+            "waits for rows": whole.exposed_comm.get("rows", 0),
+            "waits for dense reduce": whole.exposed_comm.get("dense", 0),
+        }
+        waits["waits for samples (LOAD, H2D)"] = whole.idle - sum(waits.values())
+        parts = {"ms a step": whole.span, "computing": whole.compute, **waits}
+        rows.append({"schedule": name, **{column: ns / _NS / whole.steps for column, ns in parts.items()}})
     return pd.DataFrame(rows).round(3)
 
 

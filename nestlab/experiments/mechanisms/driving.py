@@ -181,11 +181,12 @@ def counting_store(techniques: Techniques) -> EmbeddingStore:
 
 
 def in_words(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row an action, a column a place: `id:updates` for each record in it, `*` where this action changed it."""
+    """A row an action, a column a place: `id:updates` for each record in it, `*` where this action changed it, `–`
+    for updates where room is left and no record is there yet."""
 
     def cell(rows: pd.DataFrame) -> str:
         return "  ".join(
-            f"{row.id}:{'·' if np.isnan(row.value) else f'{row.value:g}'}{'*' * row.changed}"
+            f"{row.id}:{'–' if np.isnan(row.value) else f'{row.value:g}'}{'*' * row.changed}"
             for row in rows.itertuples()
         )
 

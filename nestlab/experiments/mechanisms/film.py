@@ -84,6 +84,8 @@ def _legend(figure: Figure, frame: pd.DataFrame) -> None:
     if (frame["value"] > frame["newest"]).any():
         foreign = Patch(facecolor=plotting.PAPER, edgecolor=WRONG, linewidth=1.4, label="another id's record !")
         handles.append(foreign)
+    if frame["value"].isna().any():
+        handles.append(Patch(facecolor=plotting.PAPER, label="–: room is left, no record yet", **look))
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), handlelength=1.6)
 
 

@@ -54,12 +54,23 @@ class Mechanisms:
         """The step of these flags as text: actions by lane, then the edges that order them, each with its reason."""
         return str(build(Techniques.parse(flags)))
 
+    def actions(self, flags: str) -> str:
+        """The same in short: a line a lane, and how many edges there are."""
+        schedule = build(Techniques.parse(flags))
+        lines = []
+        for lane in schedule.lanes:
+            own = [str(entry.action(0).key).replace("(0", "(t") for entry in schedule.entries if entry.lane is lane]
+            lines.append(f"{lane:8} {'  '.join(own)}")
+        required = sum(edge.required for edge in schedule.edges)
+        return "\n".join([*lines, f"and {required} required edges, {len(schedule.edges) - required} chosen ones"])
+
     def film(self, flags: str) -> Figure:
         """The three batches under these flags: every place of records after each action that moves some."""
         return self._film(driving.drive(flags), flags or "plain", flags or "plain")
 
     def buffers(self, flags: str) -> pd.DataFrame:
-        """The film as a table: a row an action, a column a place, `id:updates` a record, `*` where it changed."""
+        """The film as a table: a row an action, a column a place, `id:updates` a record, `*` where it changed,
+        `–` where room is left and no record is there yet."""
         return self._kept(f"buffers {_slug(flags)}", driving.in_words(driving.drive(flags)))
 
     def film_without(self, flags: str, edge: str, late: str) -> Figure:
@@ -129,7 +140,8 @@ class Mechanisms:
     def drift(self) -> Figure:
         """Trainings that run all the same, each without one edge: how far their losses go from `plain`."""
         frame = self._drifted()
-        title = _title("Without an edge: difference from the plain loop, in random orders", "measured", drift.TITLE)
+        orders = "one random order" if self.orders == 1 else f"{self.orders} random orders"
+        title = _title(f"Without an edge: difference from the plain loop, in {orders}", "measured", drift.TITLE)
         return self._drawn("drift", drift.picture(frame, title))
 
     def drift_table(self) -> pd.DataFrame:
