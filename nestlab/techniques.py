@@ -231,7 +231,7 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
     ("staleness", "it must be 0 or more", lambda t: t.staleness < 0),
     (
         "staleness",
-        "a look-up that lags behind reads host rows, device_tier=direct",
+        "staleness needs device_tier=direct, host rows; leave the tier out, or staleness",
         lambda t: t.staleness > 0 and t.device_tier != "direct",
     ),
     (

@@ -70,7 +70,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(text, says):
         ("depth_schedule=ramp", "depth_schedule=ramp: it needs pipeline_depth above 1"),
         ("ramp_over=5", "ramp_over=5: only with depth_schedule=ramp"),
         ("staleness=1", "staleness=1: it needs more batches in flight"),
-        ("staleness=1,pipeline_depth=2,device_tier=dual_buffer", "staleness=1: a look-up that lags behind reads host"),
+        ("staleness=1,pipeline_depth=2,device_tier=dual_buffer", "staleness=1: staleness needs device_tier=direct"),
         ("replica_every=4", "replica_every=4: only with replica_groups above 1"),
         ("replica_groups=2,evict=age", "replica_groups=2: a replica would admit and evict"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from typing import Any
 
 from nestlab.cli import results_compare, results_upkeep
@@ -22,6 +23,8 @@ _STATED = (
     "exit_code",
     "exception",
 )
+_ABOUT = ("dataset", "params", "world_size", "argv", "launcher_argv")  # before packages, hashes and the machine
+_REASON = 100  # characters of a failed run's reason in a list
 
 
 def add_parser(subparsers) -> None:
@@ -62,7 +65,7 @@ def main_list(args: argparse.Namespace) -> int:
     elif not rows:
         print(f"no runs in {folder(args)}")
     else:
-        header = ["run", "status", "experiment", "dataset", "how", "key figures", "seconds"]
+        header = ["run", "status", "experiment", "dataset", "how", "key figures, or why it ended", "seconds"]
         print(aligned([header, *(_line(row) for row in rows)]))
     return 0
 
@@ -76,8 +79,14 @@ def main_show(args: argparse.Namespace) -> int:
         return 0
     content = loaded.manifest
     print(f"run {loaded.id}\n{loaded.path}\n")
-    rest = [name for name in content if name not in (*_STATED, "run_id", "reported")]
-    print(aligned([[name, _text(content.get(name))] for name in [*_STATED, *rest] if content.get(name) is not None]))
+    told = (*_STATED, *_ABOUT, "run_id", "reported", "summary")
+    rest = [name for name in content if name not in told]
+    _print_fields({name: content.get(name) for name in _STATED})
+    if figures := content.get("summary"):
+        print("\nkey figures")
+        _print_fields({name: _number(value) for name, value in figures.items()})
+    print()
+    _print_fields({name: content.get(name) for name in [*_ABOUT, *rest]})
     for name in loaded.tables:
         frame = loaded.table(name)
         print(f"\ntable {name}: {len(frame)} rows\n{frame.head(20).to_string(index=False)}")
@@ -86,11 +95,20 @@ def main_show(args: argparse.Namespace) -> int:
     return 0
 
 
+def _print_fields(fields: dict[str, Any]) -> None:
+    """A line a field; what is not known is left out."""
+    known = [[name, _text(value)] for name, value in fields.items() if value is not None]
+    if known:
+        print(aligned(known))
+
+
 def _line(row: dict[str, Any]) -> list[str]:
     dataset = row["dataset"]
     named = f"{dataset.get('id')} ({dataset.get('kind')})" if isinstance(dataset, dict) else "–"
     summary = row["summary"] if isinstance(row["summary"], dict) else {}
     figures = ", ".join(f"{name}={_number(value)}" for name, value in summary.items())
+    if row["status"] not in ("ok", "running") and row["exception"]:
+        figures = textwrap.shorten(row["exception"], _REASON, placeholder=" …")
     seconds = "–" if row["duration_s"] is None else f"{row['duration_s']:.1f}"
     return [row["run_id"], row["status"], row["experiment"], named, row["how"] or "–", figures or "–", seconds]
 

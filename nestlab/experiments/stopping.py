@@ -86,7 +86,7 @@ class Stopping:
             os.write(2, f"nestlab: {said}\n".encode())  # past Python's buffer, which may be in use
         tell_launcher(f"nestlab: {line}")
         if self.run is not None:
-            self.run.finish("killed", exception=f"{name}: {line}", exit_code=128 + number)
+            self.run.finish("killed", exception=line, exit_code=128 + number)
         if self.transport is not None:
             how = INTERRUPTED if number == signal.SIGINT else f"was stopped ({name})"
             self.transport.fail("nestlab train", RankFailed(f"rank {self._rank} {how}"))

@@ -60,6 +60,18 @@ def packages() -> dict[str, str]:
     return found
 
 
+def launcher() -> list[str] | None:
+    """The command line of the torchrun that started this process, as it was given; None where there is none."""
+    if not os.environ.get("TORCHELASTIC_RUN_ID"):
+        return None
+    import psutil
+
+    try:
+        return psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return None
+
+
 def accelerator() -> str | None:
     """The accelerator's name; None without one, or while torch is not loaded (loading it only to ask costs seconds)."""
     if "torch" not in sys.modules:

@@ -70,6 +70,7 @@ def _first_manifest(run_id: str, experiment: str, stated: Mapping[str, Any], fou
         "exception": None,
         "summary": {},
         "argv": sys.argv,
+        "launcher_argv": machine.launcher(),
         "via": found.via,
         "via_because": found.because,
         "notebook": _notebook(found),

@@ -33,7 +33,7 @@ def test_text_form(text, latency_us, gbit_s):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' in '' is no latency and no bandwidth; write it as"),
+        ("", "'' is no latency and no bandwidth; write it as"),
         ("100us", "'100us' gives no bandwidth"),
         ("16gbit", "'16gbit' gives no latency"),
         ("100us,200us", "gives its latency twice"),
