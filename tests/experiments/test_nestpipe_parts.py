@@ -143,6 +143,13 @@ def test_exactness_takes_the_worst_of_all_rounds_and_settings():
     assert not exactness._sums(pd.Series(found | {"bit_equal_in_order": True, "difference_float64": 1e-9}))
 
 
+def test_equal_largest_differences_are_explained_group_by_group():
+    rows = [("FWP", 2e-16, 3e-19), (cases.BOTH, 2e-16, 3e-19), (cases.NESTPIPE, 1e-16, 2e-19)]
+    frame = pd.DataFrame(rows, columns=["case", "difference_float64", "mean_difference_float64"])
+    assert f"float64 have *FWP, {cases.BOTH}*: it" in exactness._alike(frame) and "tells" not in exactness._alike(frame)
+    assert exactness._alike(frame.iloc[1:]) == ""
+
+
 def sweep() -> pd.DataFrame:
     """The exchange of one batch takes 8 ms, all exposed; four parts expose 2 ms clustered, 5 ms in time order."""
     rows = []

@@ -96,10 +96,13 @@ def _alike(frame: pd.DataFrame) -> str:
     """Why several rows may show the same largest difference."""
     cut = frame[frame["case"].isin(["FWP", BOTH, f"{BOTH} + kmeans", NESTPIPE])]
     same = cut[cut.duplicated("difference_float64", keep=False)]
-    if len(same) < 2:
+    if same.empty:
         return ""
-    text = f" *{', '.join(same['case'])}* show one and the same largest difference: it is that of a single weight, "
-    text += "whose summands are cut alike in all of them (pipelining batches changes no sum at all)"
+    groups = [", ".join(rows["case"]) for _, rows in same.groupby("difference_float64", sort=False)]
+    text = (
+        f" The same largest difference in float64 have {'; '.join(f'*{each}*' for each in groups)}: it is that of a "
+        "single weight, whose summands fall alike in these rows (pipelining batches changes no sum at all)"
+    )
     if same["mean_difference_float64"].nunique() > 1:
         text += "; the mean over all weights, in the table, tells the orders of samples apart"
     return text + "."

@@ -18,6 +18,5 @@ def plot(trace: Trace, which: str) -> Figure:
     is prefetched beside it lies in the traced window too."""
     one = trace.only(trace.ranks[0])
     figure = plot_timeline(one, one.batches[1], 1, SHOWN[which][1])
-    ovh = "ovh: overhead, idle while no action was under way that it waited for (handing over, waking up, Python)"
-    figure.axes[0].set_xlabel(f"time in ms\n{ovh}")
+    figure.axes[0].set_xlabel("time in ms (ovh, overhead: idle, and nothing was under way that it waited for)")
     return figure
