@@ -14,12 +14,14 @@ from nestlab.batching import reduction, sample_keys
 from nestlab.experiments import claims as register
 from nestlab.experiments.nestpipe import (
     ablation,
+    came_to,
     cases,
     claims,
     clustering,
     curriculum,
     exactness,
     facts,
+    judging,
     micro_batches,
     replicas,
     restart,
@@ -192,13 +194,13 @@ def test_overlap_and_exposed_time_are_judged_by_all_their_parts():
     row = {"windows_that_overlap": 1.0, "overlapped_share": 0.6, "parts": 4, "exposed_rows_ms": 3.0, "speedup": 1.2}
     row |= {"emb_exchange_ms": 5.0, "grad_exchange_ms": 5.0, "lookup_ms": 10.0, "exposed_lookup_ms": 1.0}
     good, plain = pd.Series(row), pd.Series(row | {"exposed_lookup_ms": 10.0, "speedup": 1.0})
-    assert ablation._overlaps(good) and ablation._exposed_counts(plain, good, good)
+    assert judging.overlaps(good) and judging.exposed_counts(plain, good, good)
     for change in ({"windows_that_overlap": 0.4}, {"overlapped_share": 0.23}):
-        assert not ablation._overlaps(pd.Series(row | change))
+        assert not judging.overlaps(pd.Series(row | change))
     for change in ({"exposed_rows_ms": 5.9}, {"speedup": 0.9}, {"emb_exchange_ms": 1.0}):
-        assert not ablation._exposed_counts(plain, pd.Series(row | change), good)
+        assert not judging.exposed_counts(plain, pd.Series(row | change), good)
     for change in ({"exposed_lookup_ms": 6.0}, {"lookup_ms": 5.0}):
-        assert not ablation._exposed_counts(plain, good, pd.Series(row | change))
+        assert not judging.exposed_counts(plain, good, pd.Series(row | change))
 
 
 def test_what_the_links_came_to_is_computed_and_a_miss_has_its_reason():
@@ -207,7 +209,7 @@ def test_what_the_links_came_to_is_computed_and_a_miss_has_its_reason():
     row |= {"exposed_lookup_ms": 4.0, "exposed_comm_ms": 6.0}
 
     def told(**change) -> str:
-        return ablation.links_came_to(pd.DataFrame([row | change]), settings.settings("smoke"))
+        return came_to.links_came_to(pd.DataFrame([row | change]), settings.settings("smoke"))
 
     assert "exchange 60% (asked for: 60%) and retrieval 44% (asked for: 40%)." in told() and "missed" not in told()
     late = told(emb_exchange_ms=30.0)

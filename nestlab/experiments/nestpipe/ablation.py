@@ -14,8 +14,17 @@ from matplotlib.figure import Figure
 from nestlab import plotting
 from nestlab.experiments.nestpipe import facts
 from nestlab.experiments.nestpipe.cases import BOTH, DEPTH, NESTPIPE, NONE
+from nestlab.experiments.nestpipe.judging import (
+    exposed_counts,
+    exposed_note,
+    in_stages,
+    nested,
+    overlaps,
+    owner_deduplicates,
+    owner_note,
+    sent,
+)
 from nestlab.experiments.nestpipe.links import EMULATED, LOOPBACK
-from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.tables import (
     Said,
     answer,
@@ -110,40 +119,6 @@ def digest(frame: pd.DataFrame) -> pd.DataFrame:
     return chosen(found.assign(spread=found.apply(spread_text, axis=1)), _DIGEST)
 
 
-def links_came_to(frame: pd.DataFrame, settings: Settings) -> str:
-    """What exchange and retrieval of the plain step took under the links, over its computation, against what was asked
-    for; and where it is off by more than a third, why."""
-    if frame.empty or not (frame["setting"] == EMULATED).any():
-        return ""
-    row = linked(by_case(frame)).loc[NONE]
-    compute, seen = row["compute_ms"], row["calibrated_compute_ms"]
-    parts = [("exchange", exchange_ms(row), settings.exchange), ("retrieval", row["prepare_ms"], settings.retrieval)]
-    parts = parts if row["full_bytes"] > 0 else parts[1:]  # one rank alone exchanges nothing
-    came = " and ".join(f"{name} {share(ms / compute)} (asked for: {asked:.0%})" for name, ms, asked in parts)
-    text = f"Under the links the plain step came to, of its computation of {compute:.3g} ms: {came}."
-    off = [(name, ms, asked) for name, ms, asked in parts if abs(ms / compute / asked - 1) > 1 / 3]
-    if not off:
-        return text
-    return (
-        f"{text} **The calibration missed for {' and '.join(name for name, *_ in off)}**: {_why(off, compute, seen)}."
-    )
-
-
-def _why(off: list[tuple[str, float, float]], compute: float, seen: float) -> str:
-    """Of a miss: computation that changed since, transfers that cost more than their links."""
-    reasons = []
-    if abs(compute / seen - 1) > 0.2:
-        word = "slower" if compute > seen else "quicker"
-        reasons.append(f"computation was {word} than when the links were set ({seen:.3g} ms), by load on this machine")
-    for name, ms, asked in off:
-        if ms > asked * seen * 4 / 3:
-            reasons.append(
-                f"{name} took {ms:.3g} ms, its link alone {asked * seen:.3g} ms; the rest is waiting for the other "
-                "rank and for cores, which weighs the more, the less is computed"
-            )
-    return "; ".join(reasons) or "by load on this machine"
-
-
 def says(frame: pd.DataFrame) -> Said:
     """What the numbers of this run come to."""
     under, bare = linked(by_case(frame)), loopback(by_case(frame))
@@ -221,15 +196,13 @@ def answers(frame: pd.DataFrame) -> list[dict]:
     full = under.loc[NESTPIPE]
     found = [
         answer(
-            "NP-P-001", _nested(bare), "measured", "every rank owns rows, no server; N and batches in flight above 1"
+            "NP-P-001", nested(bare), "measured", "every rank owns rows, no server; N and batches in flight above 1"
         ),
         answer("NP-P-011", bool(full["five_stages"] and _one_apart()), "measured", _stages_note()),
-        answer(
-            "NP-P-012", _in_stages(full), "measured", f"depth {DEPTH}: LOAD to UPDATE in the trace, each at a stage"
-        ),
+        answer("NP-P-012", in_stages(full), "measured", f"depth {DEPTH}: LOAD to UPDATE in the trace, each at a stage"),
         answer("NP-P-017", bool(full["stage_five"]), "measured", "order of the actions of every traced batch"),
         answer("RL-P-029", bool(under.loc["DBP", "copied_keys"] > 0), "measured", "records are copied between buffers"),
-        answer("NP-P-016", _owner_deduplicates(full), "measured", _owner_note(full)),
+        answer("NP-P-016", owner_deduplicates(full), "measured", owner_note(full)),
         answer("NP-P-019", float(bare.loc[NESTPIPE, "commit_ms"]), "measured", _copy_note(bare.loc[NESTPIPE])),
         answer("NP-P-024", float(full["exchanges_a_part"]), "measured", "row and gradient exchanges, in the trace"),
         answer("NP-P-030", bool(_hidden(full)), "measured", _clustering_note(full)),
@@ -237,24 +210,9 @@ def answers(frame: pd.DataFrame) -> list[dict]:
     if full["full_bytes"] > 0:
         found += _of_links(under)
     if (two_d := f"{NESTPIPE} + 2D") in bare.index:
-        less = bool(_sent(bare.loc[two_d]) < _sent(bare.loc[NESTPIPE]))
+        less = bool(sent(bare.loc[two_d]) < sent(bare.loc[NESTPIPE]))
         found.append(answer("RL-P-001", less, "measured", "rows leave a rank for its own group alone"))
     return found
-
-
-def _sent(row: pd.Series) -> float:
-    return row["sent_rows_bytes"] + row["sent_grads_bytes"]
-
-
-def _nested(bare: pd.DataFrame) -> bool:
-    """Rows lie with the ranks, and batches and micro-batches are pipelined at once."""
-    full = bare.loc[NESTPIPE]
-    return bool((bare["peak_tables_bytes"] > 0).all() and full["in_flight"] > 1 and full["parts"] > 1)
-
-
-def _in_stages(row: pd.Series) -> int:
-    """Batches in flight, no more than the schedule has at different stages."""
-    return min(int(row["in_flight"]), len(set(facts.look_ahead(preset("nestpipe")).values())))
 
 
 def _one_apart() -> bool:
@@ -272,56 +230,20 @@ def _of_links(under: pd.DataFrame) -> list[dict]:
     fwp, none, dbp = under.loc["FWP"], under.loc[NONE], under.loc["DBP"]
     saved = 100 * (1 - dbp["exposed_lookup_ms"] / none["exposed_lookup_ms"])
     int8 = under.loc[f"{NESTPIPE} + int8"]
-    less = 100 * (1 - _sent(int8) / int8["full_bytes"])
+    less = 100 * (1 - sent(int8) / int8["full_bytes"])
     overlapped, beside = fwp["windows_that_overlap"], share(fwp["overlapped_share"])
     window = (
         f"{share(overlapped)} of neighbouring micro-batches overlap both ways; {beside} of the exchange's time lies "
         f"beside computation, of {share(1 - 1 / fwp['parts'])} that can"
     )
     return [
-        answer("NP-P-010", _exposed_counts(none, fwp, dbp), EMULATED, _exposed_note(none, fwp, dbp)),
-        answer("NP-P-022", _overlaps(fwp), EMULATED, window),
+        answer("NP-P-010", exposed_counts(none, fwp, dbp), EMULATED, exposed_note(none, fwp, dbp)),
+        answer("NP-P-022", overlaps(fwp), EMULATED, window),
         answer(
             "NP-P-048", float(saved), EMULATED, f"{none['exposed_lookup_ms']:.3g} → {dbp['exposed_lookup_ms']:.3g} ms"
         ),
         answer("NP-A-012", float(less), "measured", "bytes of rows and gradients that leave a rank, from float32"),
     ]
-
-
-def _overlaps(row: pd.Series) -> bool:
-    """Most windows both ways, and half of the time that the first and last exchange leave to be hidden."""
-    return bool(row["windows_that_overlap"] > 0.5 and row["overlapped_share"] >= 0.5 * (1 - 1 / row["parts"]))
-
-
-def exchange_ms(row: pd.Series) -> float:
-    return row["emb_exchange_ms"] + row["grad_exchange_ms"]
-
-
-def _exposed_counts(none: pd.Series, fwp: pd.Series, dbp: pd.Series) -> bool:
-    """The absolute time stays, half of it at most is exposed, and the step shortens: of exchange and of look-up."""
-    exchange = exchange_ms(fwp) >= 0.75 * exchange_ms(none) and fwp["exposed_rows_ms"] < 0.5 * exchange_ms(fwp)
-    look_up = dbp["lookup_ms"] >= 0.75 * none["lookup_ms"] and dbp["exposed_lookup_ms"] < 0.5 * dbp["lookup_ms"]
-    return bool(exchange and look_up and min(fwp["speedup"], dbp["speedup"]) > 1)
-
-
-def _exposed_note(none: pd.Series, fwp: pd.Series, dbp: pd.Series) -> str:
-    exposed, hidden = fwp["exposed_rows_ms"] / exchange_ms(fwp), dbp["exposed_lookup_ms"] / dbp["lookup_ms"]
-    return (
-        f"exchange {exchange_ms(none):.3g} → {exchange_ms(fwp):.3g} ms with FWP (N = {fwp['parts']:.0f}), "
-        f"{share(exposed)} exposed, step {fwp['speedup']:.2f} times as fast; look-up {none['lookup_ms']:.3g} → "
-        f"{dbp['lookup_ms']:.3g} ms with DBP, {share(hidden)} exposed, step {dbp['speedup']:.2f} times as fast"
-    )
-
-
-def _owner_deduplicates(row: pd.Series) -> bool:
-    return bool(row["fetched_keys"] <= row["owned_keys"] <= row["unique_keys"])
-
-
-def _owner_note(row: pd.Series) -> str:
-    return (
-        f"a rank and step: {row['unique_keys']:,.0f} keys asked for, {row['owned_keys']:,.0f} unique at the owner, of "
-        f"which {row['fetched_keys']:,.0f} read from host memory, each once"
-    )
 
 
 def _copy_note(row: pd.Series) -> str:

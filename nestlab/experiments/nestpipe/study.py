@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from nestlab import data, device, plotting, results
 from nestlab.errors import UserError
-from nestlab.experiments.nestpipe import ablation, claims, exactness, small, theirs, timelines
+from nestlab.experiments.nestpipe import came_to, claims, exactness, small, theirs, timelines
 from nestlab.experiments.nestpipe.settings import Settings, settings
 from nestlab.experiments.nestpipe.tables import Said, Table, noted
 from nestlab.tracing import Trace, write_chrome_trace
@@ -78,7 +78,7 @@ class Study:
         told = theirs.missing(self.settings)
         note = f" torchrec's pipelines are missing from the tables: {told}." if told else ""
         text = f"Measured on {ranks} of this machine, one thread of computation each, in {spent:.0f} s.{note}"
-        return Said("\n\n".join(filter(None, (text, ablation.links_came_to(self.frames["ablation"], self.settings)))))
+        return Said("\n\n".join(filter(None, (text, came_to.links_came_to(self.frames["ablation"], self.settings)))))
 
     def figure(self, part: str) -> Figure:
         """Draws a part."""
