@@ -45,6 +45,7 @@ def run(scale: Scale | None = None) -> dict:
         rows += _measure(data, [(batch, _keys(batch, features)) for batch in batches], rules, scale)
     found = {row["rule"]: row for row in rows if row["data"] == _MAIN}
     summary = {
+        "data": _MAIN if found else f"{_MAIN}: not there; the twin's figures are in the rows",
         "reduction": found.get("greedy", {}).get("reduction"),
         "reduction_best_sort": found.get("best sort", {}).get("reduction"),
         "reduction_kmeans": found.get("kmeans", {}).get("reduction"),

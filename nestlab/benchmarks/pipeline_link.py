@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from nestlab.benchmarks.link_setting import Scale, batch, compute_s, digest, full_model
+from nestlab.benchmarks.progress import followed, tell
 from nestlab.exchange import Channel, Link, LinkModel, Transport
 from nestlab.exchange.collective import CollectiveTransport
 from nestlab.exchange.linked import Linked
@@ -78,7 +79,8 @@ def variants(parts: Iterable[int]) -> list[Variant]:
 
 def run(world: int = 2, scale: Scale | None = None) -> dict[str, Any]:
     """Trains every variant on `world` ranks, one thread each; three to five minutes at the default scale."""
-    outcome = launch(on_rank, (scale or Scale(),), world_size=world)[0]
+    with followed(f"part one: DBP and FWP on {world} ranks under emulated links; three to five minutes") as logs:
+        outcome = launch(on_rank, (scale or Scale(),), world_size=world, log_dir=logs)[0]
     return {"bench": "pipeline_link", "how": "emulated link", **outcome}
 
 
@@ -97,10 +99,12 @@ def on_rank(scale: Scale) -> dict[str, Any] | None:
 def measure(transport: Transport, scale: Scale) -> dict[str, Any] | None:
     """What a rank does; rank 0 returns rows and summary."""
     torch.set_num_threads(1)
+    tell("the compute of a batch, by which the links are set")
     links, known = _calibrate(transport, scale)
     runs: dict[Variant, list[Figures]] = defaultdict(list)
-    for _ in range(scale.rounds):
+    for number in range(scale.rounds):
         for variant in variants(scale.parts):
+            tell(f"round {number + 1} of {scale.rounds}: {variant.name}, N = {variant.parts}")
             trace, digest = _train(transport, scale, variant, links)
             if trace is not None:
                 runs[variant].append({**_figures(trace, variant.parts), "digest": digest})

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nestlab.benchmarks.pipeline_sides import Batches, Floor, Ours, Setting, Side, Theirs
+from nestlab.benchmarks.progress import followed, tell
 from nestlab.exchange import Transport
 from nestlab.exchange.collective import CollectiveTransport
 from nestlab.launch import launch
@@ -81,7 +82,9 @@ def run(world: int = 2, scale: Scale | None = None) -> dict[str, Any]:
     At the default scale it takes about five minutes, where nobody else computes, and 14 GB.
     """
     scale = scale or Scale()
-    return launch(measure, (scale,), world_size=world, timeout_s=scale.timeout_s)[0]
+    title = f"part two: our step beside torchrec's on {world} ranks; about five minutes, 14 GB"
+    with followed(title) as logs:
+        return launch(measure, (scale,), world_size=world, timeout_s=scale.timeout_s, log_dir=logs)[0]
 
 
 def measure(scale: Scale) -> dict[str, Any]:
@@ -89,11 +92,13 @@ def measure(scale: Scale) -> dict[str, Any]:
     torch.set_num_threads(1)
     transport = CollectiveTransport.connect(timeout_s=300.0)
     try:
+        tell("the tables of all sides are filled")
         sides, missing = _sides(scale, transport)
         taken = {side.name: _Taken() for side in sides}
         meeting = _Meeting()
         make = Batches(scale.setting, transport.mesh.rank)
         for number in range(scale.rounds + 1):
+            tell(f"round {number} of {scale.rounds}" if number else "a round untimed")
             batches = [make(number * scale.batches + i) for i in range(scale.batches)]
             for side in sides:
                 figures = _run_of(side, batches, scale, meeting)

@@ -17,7 +17,9 @@ def add_parser(subparsers) -> None:
     parser = subparsers.add_parser("bench", help="run a benchmark")
     parser.add_argument("name", metavar="NAME", nargs="?", help="without it the names are listed")
     parser.add_argument("--world", metavar="N", type=int, help="ranks, for `pipeline`; default: 2")
-    parser.add_argument("--part", choices=("one", "two", "all"), help="of `pipeline`; default: all")
+    parser.add_argument(
+        "--part", choices=("one", "two", "all"), help="of `pipeline`, about five minutes each; default: all"
+    )
     parser.add_argument("--json", action="store_true", help="exactly one JSON object on standard output")
     parser.set_defaults(main=main)
 
