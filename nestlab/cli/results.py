@@ -65,7 +65,7 @@ def main_list(args: argparse.Namespace) -> int:
     elif not rows:
         print(f"no runs in {folder(args)}")
     else:
-        header = ["run", "status", "experiment", "dataset", "how", "key figures, or why it ended", "seconds"]
+        header = ["run", "status", "experiment", "dataset", "how", "key figures", "seconds"]
         print(aligned([header, *(_line(row) for row in rows)]))
     return 0
 

@@ -81,7 +81,10 @@ def _children_ended() -> Iterator[None]:
 @contextlib.contextmanager
 def _threads_of_ranks(threads: int) -> Iterator[None]:
     """OpenMP reads its variables when torch is loaded, so that they must be there before a process starts."""
-    wanted = {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR", **short_spin()}
+    # A rank that is ended by force leaves semaphores, which multiprocessing's tracker removes; it need not warn of it.
+    warnings = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker:UserWarning")))
+    wanted = {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": warnings}
+    wanted |= short_spin()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
