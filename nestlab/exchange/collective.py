@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nestlab.errors import RankFailed
 from nestlab.exchange.failure import Watch, describe
-from nestlab.exchange.meeting import Groups, Ranks, backend_of, make_groups, meet, watch_store
+from nestlab.exchange.meeting import Groups, Ranks, backend_of, joining, make_groups, meet, watch_store
 from nestlab.exchange.sockets import Connection
 from nestlab.exchange.transport import Channel, Mesh
 
@@ -74,18 +74,19 @@ class CollectiveTransport:
 
         Raises:
             UserError: the environment is incomplete, or the port is taken.
-            RankFailed: a rank did not come.
+            RankFailed: a rank did not come, or ended meanwhile; after `timeout_s`, at most 5 s later.
             ValueError: the replica groups do not divide the ranks.
         """
         device = torch.device(device)
         env = os.environ if env is None else env
-        owns_world = not dist.is_initialized()
+        owns_world, limit = not dist.is_initialized(), time.monotonic() + timeout_s
         if owns_world:
-            meet(env, backend_of(device), timeout_s)
+            meet(env, backend_of(device), timeout_s, limit)
         try:
             mesh = Mesh(dist.get_rank(), dist.get_world_size(), replicas)
-            groups, connections = make_groups(mesh, device, timeout_s)
             store, host = watch_store(env)
+            with joining(store, mesh.rank, mesh.world_size):
+                groups, connections = make_groups(mesh, device, timeout_s, limit)
         except BaseException:
             if owns_world:
                 dist.destroy_process_group()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from unittest import mock
 
 import torch
 
 from nestlab.errors import UserError
-from nestlab.exchange import Channel
+from nestlab.exchange import Channel, collective
 from nestlab.exchange.collective import CollectiveTransport
 
 
@@ -54,3 +55,40 @@ def ends(how):
 def sleeps(pid_folder):
     open(os.path.join(pid_folder, f"{os.getpid()}.pid"), "w").close()
     time.sleep(60)
+
+
+def meets_again(port):
+    """Meetings one after the other, among them some that fail: how each ended, and its seconds.
+
+    `port`: of a store that rank 0 serves, None: the launcher's.
+    """
+    rank = int(os.environ["RANK"])
+    env = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    env = dict(os.environ) if port is None else env
+    found = [_meeting(env, 4)]
+    time.sleep(0.5 * rank)
+    found.append(_meeting(env, 4))
+    for alone in (0, 1):
+        if rank == alone:
+            found.append(_meeting(env, 0.5))
+        else:
+            time.sleep(1.0)
+        found.append(_meeting(env, 8))
+    if rank == 1:
+        with mock.patch.object(collective, "make_groups", side_effect=OSError("no memory")):
+            found.append(_meeting(env, 1))
+    else:
+        found.append(_meeting(env, 1))
+    found.append(_meeting(env, 8))
+    return found
+
+
+def _meeting(env, timeout_s):
+    begin = time.monotonic()
+    try:
+        transport = CollectiveTransport.connect(timeout_s=timeout_s, env=env)
+        total = int(transport.all_reduce(Channel.DENSE, torch.tensor([1 + transport.mesh.rank])))
+        transport.close()
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - begin
+    return total, time.monotonic() - begin

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import rank_functions
+from ranks import free_port
 
 from nestlab.errors import RankFailed, UserError
 from nestlab.launch import environment, launch
@@ -40,6 +41,26 @@ def test_results_come_by_rank_and_each_rank_has_a_log(tmp_path, nothing_left):
         log = (tmp_path / "logs" / f"rank_{rank}.log").read_text()
         assert f"rank {rank} says hello" in log and "from below Python" in log
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["rank_0.log", "rank_1.log"]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("server", ["launcher", "rank 0"])
+def test_ranks_meet_again_whatever_came_before(server, nothing_left):
+    """One after the other, after one that was alone, and after one that failed in the middle.
+
+    Seen to fail with keys that a meeting shares with the one before: addresses where nobody listens any more.
+    """
+    port = free_port() if server == "rank 0" else None
+    zero, one = launch(rank_functions.meets_again, (port,), world_size=2, timeout_s=60)
+    alone = zero.pop(2), one.pop(3)
+    broken = zero.pop(-2), one.pop(-2)
+    assert [total for total, _ in zero] == [total for total, _ in one] == [3] * 5
+    assert [seconds < 5.5 for _, seconds in (*alone, *broken)] == [True] * 4, (alone, broken)  # of timeouts ≤ 1 s
+    assert alone[0][0].startswith("RankFailed: no answer within 0.5 s while connecting; rank(s) 1 did not come")
+    missing = "; rank(s) 0 did not come" if server == "launcher" else ": no answer from rank 0 at"
+    assert alone[1][0].startswith("RankFailed: ") and missing in alone[1][0]
+    assert broken[1][0] == "OSError: no memory"
+    assert broken[0][0].startswith("RankFailed: ") and broken[0][0].endswith("; rank(s) 1 did not come")
 
 
 @pytest.mark.dist
