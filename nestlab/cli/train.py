@@ -59,6 +59,7 @@ def _train(args: argparse.Namespace) -> int:
 
     Techniques.parse(args.techniques)  # a slip in a flag is told before torch is loaded
 
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost rank is told in a line of ours
     from nestlab.experiments import training
 
     return training.train_from_options({key: value for key, value in vars(args).items() if key not in _NOT_OPTIONS})

@@ -12,7 +12,7 @@ import pytest
 
 from nestlab import cli, results
 from nestlab.cli.text import aligned
-from nestlab.errors import UserError
+from nestlab.errors import RankFailed, UserError
 
 
 def call(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
@@ -72,6 +72,30 @@ def test_an_interruption_is_one_line_and_status_130(monkeypatch, capsys):
     monkeypatch.setattr("nestlab.cli.doctor.main", interrupt)
     assert cli.main(["doctor"]) == 130
     assert capsys.readouterr().err == "nestlab: interrupted\n"
+
+
+def test_what_an_interrupt_led_to_is_one(monkeypatch, capsys):
+    """An import that was cut off, and a rank that waited for one that was interrupted; other errors stay errors."""
+
+    def cut_off(args):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ImportError("half a module") from error
+
+    def of_another(args):
+        raise RankFailed("rank 1 was interrupted")
+
+    def failed(args):
+        raise RankFailed("rank 1 ended")
+
+    for main in (cut_off, of_another):
+        monkeypatch.setattr("nestlab.cli.doctor.main", main)
+        assert cli.main(["doctor"]) == 130
+        assert capsys.readouterr().err == "nestlab: interrupted\n"
+    monkeypatch.setattr("nestlab.cli.doctor.main", failed)
+    with pytest.raises(RankFailed):
+        cli.main(["doctor"])
 
 
 def test_a_closed_pipe_is_no_traceback():

@@ -140,6 +140,35 @@ def test_two_ranks(ranks, tmp_path):
     assert {event.rank for event in trace.events} == {0, 1}
 
 
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("number", "whom"), [(signal.SIGTERM, (0,)), (signal.SIGINT, (1,)), (signal.SIGINT, (0, 1, 0))]
+)
+def test_a_signal_ends_ranks_with_a_line_and_a_sealed_run(number, whom, tmp_path):
+    """As a launcher sends it to whom is left, as it comes to one rank alone, and, an interrupt, to all and twice.
+
+    Seen to fail without the handler: no line and no reason after SIGTERM, a traceback after the second SIGINT.
+    """
+    ranks = Ranks(2, tmp_path, "--steps", "5000", "--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "20")
+    await_the_middle(ranks, tmp_path / "saved")
+    for rank in whom:
+        ranks.processes[rank].send_signal(number)
+    statuses, out, errors = ranks.end(60.0)
+    (folder,) = (tmp_path / "results" / "train").iterdir()
+    run = json.loads((folder / "manifest.json").read_text())
+    assert run["status"] == "killed" and run["exit_code"] == statuses[0]
+    where = r"at step \d+; last checkpoint: step \d+ in '.+'; go on with --restart"
+    assert re.search(where, run["exception"])
+    if number == signal.SIGTERM:
+        assert statuses == [143, 1]
+        assert re.fullmatch(rf"nestlab: rank 0: stopped \(SIGTERM\) {where}\n", errors[0])
+        assert re.fullmatch(r"nestlab: error: rank 1: rank 0 (was stopped \(SIGTERM\)|ended).+\n", errors[1])
+    else:
+        assert statuses == [130, 130] and errors[1] == ""
+        assert re.fullmatch(rf"nestlab: interrupted {where}.*\n", errors[0]), errors[0]
+    assert re.search(r"^step \d+: checkpoint written in [0-9.]+ s$", out[0], re.MULTILINE) and "2 ranks, " in out[0]
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 @pytest.mark.parametrize("wrong", ["--techniques=replica_groups=3", "--techniques=slow=1", "--network=fast"])
 def test_an_error_that_all_ranks_find_is_told_by_the_first(rank, wrong, monkeypatch, capsys, tmp_path):
@@ -166,3 +195,24 @@ def test_a_training_is_not_written_over(tmp_path, capsys):
     assert "holds a training of 3 steps; add --restart" in capsys.readouterr().err
     assert cli.main([*argv, "--restart"]) == 0  # nothing left to train: looked at, exported, kept
     assert step_in(tmp_path / "saved") == 3
+
+
+def test_what_options_come_to_is_said(tmp_path, capsys):
+    where = ["--results", str(tmp_path), "--checkpoint", str(tmp_path / "saved")]
+    argv = ["train", *OPTIONS, "--batch-size", "800", "--steps", "3", *where]
+    assert cli.main(argv) == 0
+    said = capsys.readouterr().out
+    assert (
+        "3 steps are 1.5 epochs of 2 batches\n" in said and "every 100 steps, and 3 to come: saved at the end" in said
+    )
+    assert cli.main([*argv, "--restart"]) == 0
+    said = capsys.readouterr().out
+    assert "nothing left to train: step 3 of 3\n" in said and "samples/s" not in said
+
+
+@pytest.mark.parametrize("wrong", ["--checkpoint={}/file/saved", "--dataset=no-such", "--checkpoint-every=5"])
+def test_a_wrong_option_leaves_no_run(wrong, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["train", *OPTIONS, "--results", str(tmp_path / "results"), wrong.format(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("nestlab: error: ")
+    assert not list(tmp_path.glob("results/*/*"))
