@@ -147,7 +147,7 @@ def test_two_ranks(ranks, tmp_path):
 def test_a_signal_ends_ranks_with_a_line_and_a_sealed_run(number, whom, tmp_path):
     """As a launcher sends it to whom is left, as it comes to one rank alone, and, an interrupt, to all and twice.
 
-    Seen to fail without the handler: no line and no reason after SIGTERM, a traceback after the second SIGINT.
+    Seen to fail without the handler: no reason after SIGTERM, and both ranks speak after SIGINT, of no step.
     """
     ranks = Ranks(2, tmp_path, "--steps", "5000", "--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "20")
     await_the_middle(ranks, tmp_path / "saved")
