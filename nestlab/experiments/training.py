@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from nestlab.experiments.kept import train_and_keep
 from nestlab.experiments.stopping import Stopping
 from nestlab.launch import environment
 from nestlab.launch.environment import tell_launcher
-from nestlab.training import Recipe, SaveOptions, TrainOptions, assemble, check_target, connect, export_model
+from nestlab.training import History, Recipe, SaveOptions, TrainOptions, assemble, check_target, connect, export_model
 from nestlab.training.remarks import remarks
 
 _FIRST_S = 0.3  # by which rank 0 comes first with an error that all ranks found
@@ -88,8 +88,7 @@ def _lead(
     params = asdict(options) | {"world_size": transport.mesh.world_size}
     stated = {"seed": options.seed, "how": options.how, "via": "command line"}
     with results.start("train", params, results_dir=results_dir, **stated) as run, _ended(run, stopping):
-        recipe = assemble(options, transport, saves, report=_say)
-        stopping.saving = recipe.saving
+        recipe = _watched(assemble(options, transport, saves, report=_say), stopping)
         for line in remarks(recipe):
             _say(line)
         history, _, _ = train_and_keep(recipe, run)
@@ -123,12 +122,17 @@ def _follow(
     options: TrainOptions, transport: Transport, stopping: Stopping, saves: SaveOptions | None, export: str | None
 ) -> None:
     """What the other ranks do: their part of every collective that rank 0 enters."""
-    recipe = assemble(options, transport, saves, report=lambda line: None)
-    stopping.saving = recipe.saving
+    recipe = _watched(assemble(options, transport, saves, report=lambda line: None), stopping)
     recipe.fit()
     recipe.trace_of_all_ranks(recipe.trace())
     if export is not None:
         export_model(recipe.model, export, transport=transport)
+
+
+def _watched(recipe: Recipe, stopping: Stopping) -> Recipe:
+    """A recipe whose curve can be seen while it grows."""
+    stopping.saving = replace(recipe.saving, history=recipe.saving.history or History())
+    return replace(recipe, saving=stopping.saving)
 
 
 @contextmanager

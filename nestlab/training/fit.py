@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
@@ -62,12 +62,13 @@ class FitConfig:
 class Saving:
     """Where a training is saved, and where it goes on from; None: nowhere, and from the start.
 
-    `history` is the curve, which grows while `fit` trains, so that others can see how far it is.
+    `history`: an empty curve that grows while `fit` trains, so that others can see how far it is; that of `begin`
+    where there is one; None: a new one each time.
     """
 
     checkpoints: Checkpoints | None = None
     begin: State | None = None
-    history: History = field(default_factory=History)
+    history: History | None = None
 
     def __post_init__(self) -> None:
         if self.begin is not None:
@@ -76,8 +77,8 @@ class Saving:
     @property
     def saved_step(self) -> int | None:
         """The step of the newest checkpoint; None: there is none."""
-        saves = self.history.saves
-        return saves[-1]["step"] if saves else self.history.before or None
+        history = self.history or History()
+        return history.saves[-1]["step"] if history.saves else history.before or None
 
 
 Report = Callable[[str], None]
@@ -126,7 +127,7 @@ class _Loop:
     ) -> None:
         self.pipeline, self.train, self.heldout, self.report = pipeline, train, heldout, report
         self.checkpoints = saving.checkpoints
-        self.history = saving.history
+        self.history = History() if saving.history is None else saving.history
         self.total = config.steps(len(train))
         if self.step > self.total:
             raise UserError(f"fit: {self.step} steps are trained already, and {self.total} asked for; give more")

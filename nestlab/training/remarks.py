@@ -26,7 +26,7 @@ def _of_steps(recipe: Recipe) -> list[str]:
 
 
 def _of_saves(recipe: Recipe) -> list[str]:
-    checkpoints, done = recipe.saving.checkpoints, recipe.saving.history.step
+    checkpoints, done = recipe.saving.checkpoints, recipe.saving.history.step if recipe.saving.history else 0
     total = recipe.options.fit.steps(len(recipe.train))
     if done and done == total:
         return [f"nothing left to train: step {done} of {total}"]
