@@ -66,7 +66,10 @@ def required_edges(entries: tuple[Entry, ...], shape: Shape) -> tuple[Edge, ...]
     always = tuple(entry for entry in entries if entry.every == 1)
     edges = derive(always, shape.accesses, shape.staleness)
     edges += tuple(_sync_edges(entries, shape))
-    return edges + _needed(entries, edges, list(collective_order(entries)))
+    edges += _needed(entries, edges, list(collective_order(entries)))
+    for batches in range(1, shape.staleness + 1):
+        edges += _needed(entries, edges, list(short_runs(entries)), batches)
+    return edges
 
 
 def derive(entries: tuple[Entry, ...], accesses: Accesses, staleness: int = 0) -> tuple[Edge, ...]:
@@ -123,6 +126,19 @@ def collective_order(entries: Sequence[Entry]) -> Iterator[Edge]:
             yield _chained(there[-1], there[0], there[-1].ahead - there[0].ahead - there[0].every, channel)
 
 
+def short_runs(entries: Sequence[Entry]) -> Iterator[Edge]:
+    """What chains collectives that run ahead to those that do not where the data end before the look-ahead is filled.
+
+    A longer run has batches between, over which `collective_order` goes: there these say nothing new.
+    """
+    for channel in Channel:
+        own = [entry for entry in entries if CHANNELS.get(entry.stage) is channel]
+        for further, nearer in pairwise(sorted({entry.ahead for entry in own}, reverse=True)):
+            last = [entry for entry in own if entry.ahead == further][-1]
+            first = next(entry for entry in own if entry.ahead == nearer)
+            yield from (_chained(last, first, delta, channel) for delta in range(further - nearer))
+
+
 def _sync_edges(entries: tuple[Entry, ...], shape: Shape) -> Iterator[Edge]:
     """Those from and to a SYNC that is not in every batch: as if it were, for it touches no batch but its neighbours.
 
@@ -134,12 +150,14 @@ def _sync_edges(entries: tuple[Entry, ...], shape: Shape) -> Iterator[Edge]:
                 yield replace(edge, every=shape.sync_every if edge.source is Stage.SYNC else 1)
 
 
-def _needed(entries: tuple[Entry, ...], known: tuple[Edge, ...], asked: list[Edge]) -> tuple[Edge, ...]:
-    """Those asked for that no chain of others implies, in any batch of a window."""
+def _needed(
+    entries: tuple[Entry, ...], known: tuple[Edge, ...], asked: list[Edge], batches: int | None = None
+) -> tuple[Edge, ...]:
+    """Those asked for that no chain of others implies, in any batch of a window, or of a run of so many batches."""
     there = {edge.ends for edge in known}
     asked = [edge for edge in dict.fromkeys(asked) if edge.ends not in there]
     schedule = Schedule("", entries, (*known, *asked))
-    batches = WINDOW + schedule.forward_reach
+    batches = batches or WINDOW + schedule.forward_reach
     keys = topological(schedule, schedule.pairs(batches), batches)
     known_pairs = replace(schedule, edges=known).pairs(batches)
     pairs = {edge: _pairs_of(edge, keys, batches) for edge in asked}

@@ -58,7 +58,7 @@ def check_collectives(schedules: Sequence[Schedule]) -> None:
     batches = max(_window(schedule) for schedule in schedules)
     expected = collectives(schedules[0], batches)
     for rank, schedule in enumerate(schedules):
-        problems = _unordered(schedule, _reach(schedule, batches), batches)
+        problems = _unordered(schedule, _reach(schedule, batches), batches) + _unordered_when_short(schedule)
         for channel, keys in collectives(schedule, batches).items():
             if keys != expected[channel]:
                 problems.append(_differs(rank, channel, keys, expected[channel]))
@@ -89,7 +89,9 @@ def find_problems(
         return ["its edges run in a circle: " + " → ".join(map(str, error.args[1]))]
     pairs = demands(schedule, accesses, batches) if demanded is None else demanded
     missing = [f"required edge missing: {a} → {b}" for a, b in pairs if not reach.comes_before(a, b)]
-    return _backwards(schedule, batches) + missing + _unordered(schedule, reach, batches)
+    return (
+        _backwards(schedule, batches) + missing + _unordered(schedule, reach, batches) + _unordered_when_short(schedule)
+    )
 
 
 def collectives(schedule: Schedule, batches: int) -> dict[Channel, list[Key]]:
@@ -99,6 +101,15 @@ def collectives(schedule: Schedule, batches: int) -> dict[Channel, list[Key]]:
         if action.key.stage in CHANNELS:
             found[CHANNELS[action.key.stage]].append(action.key)
     return found
+
+
+def _unordered_when_short(schedule: Schedule) -> list[str]:
+    """The same where the data end before collectives that run ahead have a batch to run ahead of."""
+    return [
+        problem
+        for batches in range(1, schedule.forward_reach + 1)
+        for problem in _unordered(schedule, _reach(schedule, batches), batches)
+    ]
 
 
 def _window(schedule: Schedule) -> int:

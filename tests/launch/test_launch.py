@@ -57,8 +57,9 @@ def test_ranks_meet_again_whatever_came_before(server, nothing_left):
     assert [total for total, _ in zero] == [total for total, _ in one] == [3] * 5
     assert [seconds < 5.5 for _, seconds in (*alone, *broken)] == [True] * 4, (alone, broken)  # of timeouts ≤ 1 s
     assert alone[0][0].startswith("RankFailed: no answer within 0.5 s while connecting; rank(s) 1 did not come")
-    missing = "; rank(s) 0 did not come" if server == "launcher" else ": no answer from rank 0 at"
-    assert alone[1][0].startswith("RankFailed: ") and missing in alone[1][0]
+    # where rank 0 serves the store, it may be gone by then, or still close it
+    missing = ["; rank(s) 0 did not come"] + [": no answer from rank 0 at"] * (server == "rank 0")
+    assert alone[1][0].startswith("RankFailed: ") and any(text in alone[1][0] for text in missing)
     assert broken[1][0] == "OSError: no memory"
     assert broken[0][0].startswith("RankFailed: ") and broken[0][0].endswith("; rank(s) 1 did not come")
 

@@ -99,7 +99,7 @@ def _damaged(name: str, schedule: Schedule, executor: Shuffled) -> bool:
     model, expected = model_of(name), reference(name)
     try:
         train(batches(), model, schedule=schedule, executor=executor)
-    except (RuntimeError, AttributeError, TypeError, IndexError, AssertionError):
+    except (RuntimeError, AttributeError, TypeError, ValueError, IndexError, AssertionError):
         return True  # a stage found its input missing, or a row released: the loudest kind of damage
     return weights_of(model) != expected
 
