@@ -101,9 +101,9 @@ def test_presets_and_clustering_equal_the_plain_loop(ranks, plain):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_frozen_window_equals_one_full_batch(ranks, optimizer):
     """Float64; only the order of sums moved."""
-    whole = merged(ranks.run(learn, Case("", "inline", optimizer, torch.float64)))
+    whole = merged(ranks.run(learn, Case("", "inline", optimizer, torch.float64, steps=20)))
     for parts in (2, 8, 16):  # 16: more than a rank has samples
-        found = merged(ranks.run(learn, Case(f"micro_batches={parts}", "inline", optimizer, torch.float64)))
+        found = merged(ranks.run(learn, Case(f"micro_batches={parts}", "inline", optimizer, torch.float64, steps=20)))
         assert _difference(whole, found) < 1e-10, parts
 
 
@@ -112,7 +112,7 @@ def test_a_frozen_window_equals_one_full_batch(ranks, optimizer):
 def test_two_ranks_equal_one(ranks, optimizer, text):
     """The global batch does not depend on the world size; slices are unequal, with weights, some of them empty."""
     for size, clip in ((14, None), (7, 0.05), (1, None)):
-        case = Case(text, "inline", optimizer, torch.float64, size=size, clip=clip, steps=30)
+        case = Case(text, "inline", optimizer, torch.float64, size=size, clip=clip, steps=15)
         assert _difference(alone(case), merged(ranks.run(learn, case))) < 1e-10, case
 
 

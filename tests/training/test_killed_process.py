@@ -116,6 +116,7 @@ def undisturbed(transport: Any, prepared: str, folder: Path) -> None:
     export_model(recipe.model, folder, _description(recipe), transport)
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_two_ranks(ranks, tmp_path):
     """As separate processes that find each other by the environment. One is killed: the other ends by itself, with a
