@@ -98,7 +98,7 @@ def test_begun_at_a_position_it_gives_what_is_left(rows, size, world, epoch, bat
 
 
 def test_only_the_slices_rows_are_read_and_none_before_the_position():
-    """Broken on purpose: the global batch collated and then cut; the batches before the position read and dropped."""
+    """What is collated is the slice, not the global batch; what lies before the position is not read at all."""
     for shuffle in (False, True):
         seen: list[int] = []
 

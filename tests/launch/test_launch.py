@@ -48,7 +48,7 @@ def test_results_come_by_rank_and_each_rank_has_a_log(tmp_path, nothing_left):
 def test_ranks_meet_again_whatever_came_before(server, nothing_left):
     """One after the other, after one that was alone, and after one that failed in the middle.
 
-    Seen to fail with keys that a meeting shares with the one before: addresses where nobody listens any more.
+    Keys that a meeting shared with the one before would name addresses where nobody listens any more.
     """
     port = free_port() if server == "rank 0" else None
     zero, one = launch(rank_functions.meets_again, (port,), world_size=2, timeout_s=60)

@@ -43,7 +43,7 @@ def test_a_made_step_by_hand(both):
     ],
 )
 def test_rows_come_first_where_the_dense_reduce_runs_beside_them(dense, update, rows, added):
-    """Broken on purpose: with the rows' share taken from `exposed`, it is 20 and 21 in the later cases."""
+    """The dense reduce is charged what it adds, whether it ends before the rows or after them."""
     trace = rank_trace(0)
     times = {"DENSE_REDUCE": dense, "UPDATE": (update, update + 8)}
     moved = [

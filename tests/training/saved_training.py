@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 import torch
+from killed_writes import Killed
 from torch import nn
 
 from nestlab.batch import Batch
@@ -26,7 +24,6 @@ from nestlab.training import Checkpoints, FitConfig, History, Saving, Trained, f
 
 ROWS, SIZE, DIM = 150, 16, 4
 FEATURES = ("a", "b")
-OPERATIONS = ("open", "write", "fsync", "rename", "replace", "mkdir", "rmdir", "unlink")
 
 
 class Noisy(nn.Module):
@@ -132,33 +129,3 @@ def assert_equal(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> N
     assert left.keys() == right.keys()
     for name in left:
         assert left[name].dtype == right[name].dtype and left[name].tobytes() == right[name].tobytes(), name
-
-
-class Killed(BaseException):
-    """The process is dead: nothing that it tries from here on happens."""
-
-
-@contextmanager
-def killed_at(last: int) -> Iterator[list[str]]:
-    """The `last`-th file operation, from 1, does not happen, nor any after it; half of a write does. 0: none fails.
-
-    Yields:
-        the operations so far.
-    """
-    done: list[str] = []
-
-    def wrap(name: str, real: Callable) -> Callable:
-        def operation(*args, **kwargs):
-            done.append(name)
-            if last and len(done) >= last:
-                if name == "write" and len(done) == last:
-                    real(args[0], args[1][: len(args[1]) // 2])
-                raise Killed(f"{name}, operation {len(done)}")
-            return None if name == "fsync" else real(*args, **kwargs)
-
-        return operation
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in OPERATIONS:
-            patch.setattr(os, name, wrap(name, getattr(os, name)))
-        yield done

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from saved_training import Killed, Noisy, Training, assert_equal, curve, killed_at
+from killed_writes import Killed, killed_at
+from saved_training import Noisy, Training, assert_equal, curve
 from torch import nn
 
 from nestlab.data import Position
