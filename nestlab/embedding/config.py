@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nestlab.embedding.kernels import TABLE_BITS
 from nestlab.errors import UserError
+
+if TYPE_CHECKING:
+    from nestlab.embedding.tensor_train.config import TensorTrain
 
 MAX_THRESHOLD = 1 << 31  # of admission: a sketch counts in 32 bits
 
 
 @dataclass(frozen=True)
 class TableConfig:
-    """One embedding table; it has no size: rows appear when ids do.
+    """One embedding table; it has no size: rows appear when ids do (but see `tensor_train`).
 
     Attributes:
         name: unique among the tables of a store; with the id and the seed it determines initial weights.
@@ -25,6 +28,7 @@ class TableConfig:
         init_bound: initial weights are uniform in ±init_bound; None stands for 1/√dim.
         initial_rows: keys that fit before the index grows for the first time.
         admit_threshold, evict_after, default_value: of this table; None stands for the store's `FeatureRules`.
+        tensor_train: makes it a tensor-train table, of a fixed number of rows.
     """
 
     name: str
@@ -36,6 +40,7 @@ class TableConfig:
     admit_threshold: float | None = None
     evict_after: int | None = None
     default_value: float | None = None
+    tensor_train: TensorTrain | None = None
 
     def __post_init__(self) -> None:
         features = (self.name,) if self.features is None else tuple(self.features)
@@ -53,6 +58,8 @@ class TableConfig:
         if self.initial_rows < 1:
             raise UserError(f"table '{self.name}': initial_rows is {self.initial_rows}; give at least 1")
         self._check_rules()
+        if self.tensor_train is not None:
+            self.tensor_train.check(self)
 
     def _check_rules(self) -> None:
         threshold, after, default = self.admit_threshold, self.evict_after, self.default_value

@@ -1,0 +1,201 @@
+"""`TTTable`: one tensor-train table, from ids to pooled rows, and back with gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nestlab.embedding.config import TableConfig
+from nestlab.embedding.optimizers import RowOptimizer, StepInfo
+from nestlab.embedding.tensor_train import cores as core_module
+from nestlab.embedding.tensor_train import row_numbers, schemes
+from nestlab.embedding.tensor_train.bags import Bags
+from nestlab.embedding.tensor_train.cores import Cores
+from nestlab.embedding.tensor_train.schemes.scheme import Scheme
+from nestlab.embedding.tensor_train.work import Work
+from nestlab.embedding.warmup import warm_up
+from nestlab.errors import UserError
+
+LARGEST = 1 << 30  # bytes that `full_weight` makes without being given ids
+
+
+@dataclass(frozen=True, eq=False)
+class LookUp:
+    """One look-up, prepared: what forward, backward and the update need to know beside the cores.
+
+    Attributes:
+        bags: what the scheme computes.
+        plan: the scheme's.
+        touched: per core [p_k] bool, the slices that the update changes.
+    """
+
+    bags: Bags
+    plan: Any
+    touched: tuple[Tensor, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.bags.nbytes + self.plan.nbytes + sum(mark.nbytes for mark in self.touched)
+
+
+class TTTable:
+    """A table of M × N weights as cores. Gradients of any number of look-ups add up until `apply`.
+
+    By hand, or in a pipeline: `prepare` (needs no core, may run ahead), `forward`, `backward`, `apply`. In a model of
+    one's own, with autograd:
+
+        >>> import torch
+        >>> from nestlab.embedding import SGD, StepInfo, TableConfig
+        >>> from nestlab.embedding.tensor_train import TensorTrain, TTTable
+        >>> table = TTTable(TableConfig("items", 8, tensor_train=TensorTrain(rows=1000, rank=4)), SGD(lr=0.1))
+        >>> ids, lengths = torch.tensor([7, -5, 1 << 40, 7]), torch.tensor([3, 0, 1])
+        >>> output = table.embed(ids, lengths)
+        >>> output.shape
+        torch.Size([3, 8])
+        >>> output.backward(torch.ones_like(output))
+        >>> table.apply(StepInfo(1))
+
+    Attributes:
+        config, shape, optimizer, scheme: what the table is, and how it is computed.
+        cores: weights and optimizer state.
+        grads, touched: per core, of the look-ups since the last `apply`.
+        work: bytes and operations of all look-ups so far.
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        optimizer: RowOptimizer,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        scheme: Scheme | str = "ecorec",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """
+        Args:
+            config: with `tensor_train`.
+            seed: of initial weights, as the store's.
+            scheme: one of `SCHEMES` by name, or one made with options.
+
+        Raises:
+            UserError: the table is of another kind, the scheme is unknown, or the dtype is neither float32 nor float64.
+        """
+        if config.tensor_train is None:
+            raise UserError(f"table '{config.name}' is no tensor-train table; give its TableConfig tensor_train")
+        if dtype not in (torch.float32, torch.float64):
+            raise UserError(f"table '{config.name}': cores are float32 or float64, not {dtype}")
+        warm_up(dtype)
+        row_numbers.warm_up()
+        core_module.warm_up()
+        self.config, self.optimizer, self.scheme = config, optimizer, _scheme(scheme)
+        self.cores = Cores.initial(config, optimizer, seed, dtype, device)
+        self.shape = self.cores.shape
+        self.grads = self.cores.new_grads()
+        self.touched = self._untouched()
+        self.work = Work()
+        self._anchor = torch.zeros((), requires_grad=True)  # makes autograd come by
+
+    def rows(self, ids: Tensor | np.ndarray) -> Tensor:
+        """[n] int64 in [0, M), in host memory: the row of each id [n].
+
+        Raises:
+            UserError: under ids='range', one is not in it.
+        """
+        return row_numbers.row_numbers(ids, self.config.tensor_train, self.config.name)
+
+    def bags(self, ids: Tensor, lengths: Tensor, pooling: str | None = None, id_weights: Tensor | None = None) -> Bags:
+        """Of ids [nnz] int64 in bags of lengths [B] int64.
+
+        Args:
+            pooling: `sum`, `mean`, `none` (each id a bag of its own); None: the table's.
+            id_weights: [nnz], which count where pooling is `sum`, as everywhere in NestLab.
+        """
+        device = self.cores.device
+        weights = None if id_weights is None else id_weights.to(device)
+        pooling = self.config.pooling if pooling is None else pooling
+        return Bags.of(self.rows(ids).to(device), lengths.to(device), pooling, weights, self.cores.dtype)
+
+    def prepare(self, bags: Bags) -> LookUp:
+        """What a look-up needs beside the cores; in batch order, as far ahead as one likes."""
+        return LookUp(bags, self.scheme.prepare(self.shape, bags), self.cores.touched(bags.rows))
+
+    def forward(self, look: LookUp) -> Tensor:
+        """[bags, dim], outside autograd; zeros for an empty bag."""
+        return self.scheme.forward(self.shape, self.cores.weights, look.plan, self.work)
+
+    def backward(self, look: LookUp, grad: Tensor) -> None:
+        """Adds the core gradients of one look-up, given that of its output [bags, dim], to `grads`."""
+        grad = grad.detach().to(self.cores.dtype).contiguous()
+        self.scheme.backward(self.shape, self.cores.weights, look.plan, grad, self.grads, self.work)
+        for all_marks, marks in zip(self.touched, look.touched, strict=True):
+            all_marks |= marks
+
+    def apply(self, step: StepInfo) -> None:
+        """One row-optimizer step over the slices that look-ups since the last one touched; gradients start anew."""
+        self.cores.apply(self.grads, self.touched, self.optimizer, step)
+        self.forget()
+
+    def forget(self) -> None:
+        """Gradients start anew, without a step."""
+        for grad in self.grads:
+            grad.zero_()
+        self.touched = self._untouched()
+
+    def embed(
+        self, ids: Tensor, lengths: Tensor, pooling: str | None = None, id_weights: Tensor | None = None
+    ) -> Tensor:
+        """[B, dim] ([nnz, dim] where pooling is `none`), within autograd: backward adds to `grads`. As `bags`."""
+        return _Embed.apply(self._anchor, self, self.prepare(self.bags(ids, lengths, pooling, id_weights)))
+
+    def full_weight(self, ids: Tensor | np.ndarray | None = None) -> Tensor:
+        """[n, dim] the weights of ids [n], or [M, dim] of all rows in the order of their numbers. Changes nothing.
+
+        Raises:
+            UserError: all rows would take more than LARGEST bytes.
+        """
+        if ids is not None:
+            return self.cores.rows(self.rows(ids))
+        rows = self.config.tensor_train.rows
+        if (size := rows * self.shape.dim * self.cores.dtype.itemsize) > LARGEST:
+            raise UserError(
+                f"table '{self.config.name}': all {rows} rows take {size:,} bytes decompressed, more than "
+                f"{LARGEST:,}; give full_weight the ids that are asked for"
+            )
+        return self.cores.table(rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of cores, optimizer state and gradients."""
+        return self.cores.nbytes + sum(grad.nbytes for grad in self.grads)
+
+    def _untouched(self) -> tuple[Tensor, ...]:
+        return tuple(torch.zeros(p, dtype=torch.bool) for p in self.shape.row_factors)
+
+
+def _scheme(scheme: Scheme | str) -> Scheme:
+    if not isinstance(scheme, str):
+        return scheme
+    if scheme not in schemes.SCHEMES:
+        raise UserError(f"unknown scheme '{scheme}' of tensor-train tables; use one of {', '.join(schemes.SCHEMES)}")
+    return schemes.SCHEMES[scheme]()
+
+
+class _Embed(torch.autograd.Function):
+    """A look-up whose backward adds to the table's own gradients, as a fused module's does."""
+
+    @staticmethod
+    def forward(ctx, anchor: Tensor, table: TTTable, look: LookUp) -> Tensor:
+        ctx.table, ctx.look = table, look
+        return table.forward(look)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[None, None, None]:
+        ctx.table.backward(ctx.look, grad)
+        return None, None, None
