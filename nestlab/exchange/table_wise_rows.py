@@ -10,13 +10,18 @@ from nestlab.exchange.codec import Codec
 from nestlab.exchange.rows import Leaving
 from nestlab.exchange.table_wise_routed import TableBags, TableRouted
 from nestlab.exchange.table_wise_wire import Wire, joined
-from nestlab.exchange.transport import Mesh, Transport
+from nestlab.exchange.transport import Channel, Mesh, Transport
 
 
 def exchange_pooled(
-    transport: Transport, routed: TableRouted, group: int, outputs: Sequence[Tensor], codec: Codec | None = None
+    transport: Transport,
+    routed: TableRouted,
+    group: int,
+    outputs: Sequence[Tensor],
+    codec: Codec | None = None,
+    channel: Channel = Channel.ROWS,
 ) -> dict[str, Tensor]:
-    """What the owners looked up for one group of tables, to the ranks whose samples it is. One All2All on ROWS.
+    """What the owners looked up for one group of tables, to the ranks whose samples it is. One All2All.
 
     With a codec all rows go through it, those that stay on this rank too. On one rank without a codec the results are
     views of the outputs. No gradient flows through: `exchange_pooled_grads` takes it back.
@@ -24,6 +29,7 @@ def exchange_pooled(
     Args:
         outputs: of each table in `routed.owned[group]`, [sum of its rows, dim] in the order of its bags, or with
             pooling `none` of its ids.
+        channel: that of the calling lane.
 
     Returns:
         by feature, for all tables of the group: [B, dim], or with pooling `none` [its ids, dim]; views of what came, in
@@ -33,7 +39,7 @@ def exchange_pooled(
         ValueError: outputs of another number, shape or dtype.
         RankFailed: see `Transport`.
     """
-    wire, owned, world = Wire(routed, codec), routed.owned[group], transport.mesh.world_size
+    wire, owned, world = Wire(routed, codec, channel), routed.owned[group], transport.mesh.world_size
     sent = [wire.encode(rows, bags.table, sum(bags.rows)) for rows, bags in zip(outputs, owned, strict=True)]
     tables = [t for own in routed.by_owner(group, world) for t in own]
     if world > 1:
@@ -53,8 +59,9 @@ def exchange_pooled_grads(
     group: int,
     grads: Mapping[str, Tensor | None],
     codec: Codec | None = None,
+    channel: Channel = Channel.ROWS,
 ) -> list[Tensor]:
-    """Gradients of what `exchange_pooled` returned, back to the tables' owners. One All2All on ROWS.
+    """Gradients of what `exchange_pooled` returned, back to the tables' owners. One All2All.
 
     Args:
         grads: by feature; one that is absent or None stands for zeros.
@@ -64,7 +71,7 @@ def exchange_pooled_grads(
 
     Otherwise as `exchange_pooled`.
     """
-    wire, owned, world = Wire(routed, codec), routed.owned[group], transport.mesh.world_size
+    wire, owned, world = Wire(routed, codec, channel), routed.owned[group], transport.mesh.world_size
     sent = [wire.encode_grads(grads, t) for own in routed.by_owner(group, world) for t in own]
     if world > 1:
         coming, going = _counts(routed, group, transport.mesh, wire)

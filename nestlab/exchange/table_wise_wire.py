@@ -15,8 +15,8 @@ from nestlab.exchange.transport import Channel, Transport
 class Wire:
     """How the rows of one routed batch look between ranks: elements of their dtype, or with a codec bytes."""
 
-    def __init__(self, routed: TableRouted, codec: Codec | None) -> None:
-        self._routed, self._codec = routed, codec
+    def __init__(self, routed: TableRouted, codec: Codec | None, channel: Channel = Channel.ROWS) -> None:
+        self._routed, self._codec, self._channel = routed, codec, channel
         self._kind = routed.dtype if codec is None else torch.uint8
 
     def width(self, table: int) -> int:
@@ -66,7 +66,7 @@ class Wire:
         `going` [W] elements of them."""
         nothing = torch.empty(0, dtype=self._kind, device=self._routed.device)
         flat = joined([piece.reshape(-1) for piece in pieces]) if pieces else nothing
-        return transport.all_to_all(Channel.ROWS, flat, going, coming)
+        return transport.all_to_all(self._channel, flat, going, coming)
 
 
 def joined(pieces: Sequence[Tensor]) -> Tensor:
