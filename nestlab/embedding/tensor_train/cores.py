@@ -145,17 +145,9 @@ class Cores:
         """Puts what `state_dict` gave in place of what is here; nothing is changed if something does not fit.
 
         Raises:
-            UserError: a tensor is missing or too many, or of another shape.
+            UserError: see `require_like`.
         """
-        mine = self.state_dict()
-        if sorted(mine) != sorted(tensors):
-            raise UserError(f"tensor train: {', '.join(sorted(tensors))} given for {', '.join(sorted(mine))}")
-        for name, tensor in mine.items():
-            if tensor.shape != tensors[name].shape:
-                raise UserError(
-                    f"tensor train: {name} is {list(tensors[name].shape)} where the table has {list(tensor.shape)}; "
-                    "use its shape and ranks"
-                )
+        require_like(tensors, self.state_dict(), "cores")
         for kind, parts in (("core", self.weights), ("state", self.states)):
             for k, part in enumerate(parts):
                 if part.shape[1]:
@@ -176,6 +168,23 @@ class Cores:
             left = torch.einsum("PQr,prqs->PpQqs", left, weight.reshape(-1, r_in, q, r_out))
             left = left.reshape(left.shape[0] * left.shape[1], -1, r_out)
         return left.squeeze(2)
+
+
+def require_like(tensors: Mapping[str, Tensor], mine: Mapping[str, Tensor], where: str) -> None:
+    """Raises UserError unless `tensors` has the names of `mine`, and under each the same size and dtype."""
+    if sorted(mine) != sorted(tensors):
+        given, asked = ", ".join(sorted(tensors)) or "nothing", ", ".join(sorted(mine))
+        raise UserError(
+            f"{where}: {given} given for {asked}; use the number of cores, the optimizer and the hot_rows of the table "
+            "that was saved"
+        )
+    for name, tensor in mine.items():
+        other = tensors[name]
+        if (tensor.shape, tensor.dtype) != (other.shape, other.dtype):
+            raise UserError(
+                f"{where}: {name} is {other.dtype} {list(other.shape)} for {tensor.dtype} {list(tensor.shape)}; use "
+                "the shape, ranks, dtype and hot_rows of the table that was saved"
+            )
 
 
 def warm_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ from nestlab.embedding.optimizers import RowOptimizer, StepInfo
 from nestlab.embedding.tensor_train import cores as core_module
 from nestlab.embedding.tensor_train import row_numbers, schemes
 from nestlab.embedding.tensor_train.bags import Bags
-from nestlab.embedding.tensor_train.cores import Cores
+from nestlab.embedding.tensor_train.cores import Cores, require_like
+from nestlab.embedding.tensor_train.hot_rows import HOT, HotPart, HotRows
 from nestlab.embedding.tensor_train.schemes.scheme import Scheme
 from nestlab.embedding.tensor_train.work import Work
 from nestlab.embedding.warmup import warm_up
@@ -29,18 +31,21 @@ class LookUp:
     """One look-up, prepared: what forward, backward and the update need to know beside the cores.
 
     Attributes:
-        bags: what the scheme computes.
+        bags: what the scheme computes: all, but for hot rows.
         plan: the scheme's.
         touched: per core [p_k] bool, the slices that the update changes.
+        hot: what hot rows give; None where the table has none.
     """
 
     bags: Bags
     plan: Any
     touched: tuple[Tensor, ...]
+    hot: HotPart | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.bags.nbytes + self.plan.nbytes + sum(mark.nbytes for mark in self.touched)
+        hot = 0 if self.hot is None else self.hot.bags.nbytes
+        return self.bags.nbytes + self.plan.nbytes + sum(mark.nbytes for mark in self.touched) + hot
 
 
 class TTTable:
@@ -64,6 +69,7 @@ class TTTable:
         config, shape, optimizer, scheme: what the table is, and how it is computed.
         cores: weights and optimizer state.
         grads, touched: per core, of the look-ups since the last `apply`.
+        hot: rows held decompressed; None where there are to be none.
         work: bytes and operations of all look-ups so far.
     """
 
@@ -96,6 +102,7 @@ class TTTable:
         self.config, self.optimizer, self.scheme = config, optimizer, _scheme(scheme)
         self.cores = Cores.initial(config, optimizer, seed, dtype, device)
         self.shape = self.cores.shape
+        self.hot = HotRows(config.tensor_train, self.cores, optimizer) if config.tensor_train.hot_rows else None
         self.grads = self.cores.new_grads()
         self.touched = self._untouched()
         self.work = Work()
@@ -121,13 +128,23 @@ class TTTable:
         pooling = self.config.pooling if pooling is None else pooling
         return Bags.of(self.rows(ids).to(device), lengths.to(device), pooling, weights, self.cores.dtype)
 
-    def prepare(self, bags: Bags) -> LookUp:
-        """What a look-up needs beside the cores; in batch order, as far ahead as one likes."""
-        return LookUp(bags, self.scheme.prepare(self.shape, bags), self.cores.touched(bags.rows))
+    def prepare(self, bags: Bags, train: bool = True) -> LookUp:
+        """What a look-up needs beside the cores; in batch order, as far ahead as one likes.
+
+        Args:
+            train: hot rows count what is looked up, one call a batch. Otherwise nothing changes.
+        """
+        bags, hot = (bags, None) if self.hot is None else self.hot.split(bags, train)
+        return LookUp(bags, self.scheme.prepare(self.shape, bags), self.cores.touched(bags.rows), hot)
 
     def forward(self, look: LookUp) -> Tensor:
-        """[bags, dim], outside autograd; zeros for an empty bag."""
-        return self.scheme.forward(self.shape, self.cores.weights, look.plan, self.work)
+        """[bags, dim], outside autograd; zeros for an empty bag. In batch order, after the update before."""
+        if look.hot is not None:
+            self.hot.settle(look.hot)
+        out = self.scheme.forward(self.shape, self.cores.weights, look.plan, self.work)
+        if look.hot is not None:
+            self.hot.forward(look.hot, out, self.work)
+        return out
 
     def backward(self, look: LookUp, grad: Tensor) -> None:
         """Adds the core gradients of one look-up, given that of its output [bags, dim], to `grads`."""
@@ -135,10 +152,14 @@ class TTTable:
         self.scheme.backward(self.shape, self.cores.weights, look.plan, grad, self.grads, self.work)
         for all_marks, marks in zip(self.touched, look.touched, strict=True):
             all_marks |= marks
+        if look.hot is not None:
+            self.hot.backward(look.hot, grad, self.work)
 
     def apply(self, step: StepInfo) -> None:
-        """One row-optimizer step over the slices that look-ups since the last one touched; gradients start anew."""
+        """One row-optimizer step over the slices and hot rows that look-ups since the last one touched."""
         self.cores.apply(self.grads, self.touched, self.optimizer, step)
+        if self.hot is not None:
+            self.hot.apply(step)
         self.forget()
 
     def forget(self) -> None:
@@ -146,33 +167,59 @@ class TTTable:
         for grad in self.grads:
             grad.zero_()
         self.touched = self._untouched()
+        if self.hot is not None:
+            self.hot.forget()
 
     def embed(
         self, ids: Tensor, lengths: Tensor, pooling: str | None = None, id_weights: Tensor | None = None
     ) -> Tensor:
-        """[B, dim] ([nnz, dim] where pooling is `none`), within autograd: backward adds to `grads`. As `bags`."""
-        return _Embed.apply(self._anchor, self, self.prepare(self.bags(ids, lengths, pooling, id_weights)))
+        """[B, dim] ([nnz, dim] where pooling is `none`), within autograd: backward adds to `grads`. As `bags`.
+
+        A training look-up, which hot rows count as a batch, where gradients are enabled.
+        """
+        bags = self.bags(ids, lengths, pooling, id_weights)
+        return _Embed.apply(self._anchor, self, self.prepare(bags, train=torch.is_grad_enabled()))
 
     def full_weight(self, ids: Tensor | np.ndarray | None = None) -> Tensor:
-        """[n, dim] the weights of ids [n], or [M, dim] of all rows in the order of their numbers. Changes nothing.
+        """[n, dim] the weights of ids [n], or [M, dim] of all rows in the order of their numbers: what look-ups read.
 
         Raises:
             UserError: all rows would take more than LARGEST bytes.
         """
         if ids is not None:
-            return self.cores.rows(self.rows(ids))
+            numbers = self.rows(ids)
+            values = self.cores.rows(numbers)
+            return values if self.hot is None else self.hot.overwrite(numbers, values)
         rows = self.config.tensor_train.rows
         if (size := rows * self.shape.dim * self.cores.dtype.itemsize) > LARGEST:
             raise UserError(
                 f"table '{self.config.name}': all {rows} rows take {size:,} bytes decompressed, more than "
                 f"{LARGEST:,}; give full_weight the ids that are asked for"
             )
-        return self.cores.table(rows)
+        weight = self.cores.table(rows)
+        return weight if self.hot is None else self.hot.overwrite(torch.arange(rows), weight)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of weights, optimizer state and hot rows by name: all that a continued training needs."""
+        return self.cores.state_dict() | (self.hot.state_dict() if self.hot else {})
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Puts what `state_dict` gave in place of what is here; pending gradients are dropped.
+
+        Raises:
+            UserError: a tensor is missing or too many, or of another shape; nothing is changed then.
+        """
+        require_like(tensors, self.state_dict(), f"table '{self.config.name}'")
+        self.cores.load({name: tensor for name, tensor in tensors.items() if not name.startswith(HOT)})
+        if self.hot is not None:
+            self.hot.load({name: tensor for name, tensor in tensors.items() if name.startswith(HOT)})
+        self.forget()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of cores, optimizer state and gradients."""
-        return self.cores.nbytes + sum(grad.nbytes for grad in self.grads)
+        """Bytes of cores, optimizer state, gradients and hot rows."""
+        hot = 0 if self.hot is None else self.hot.nbytes
+        return self.cores.nbytes + sum(grad.nbytes for grad in self.grads) + hot
 
     def _untouched(self) -> tuple[Tensor, ...]:
         return tuple(torch.zeros(p, dtype=torch.bool) for p in self.shape.row_factors)
