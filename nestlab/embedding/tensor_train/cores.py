@@ -131,7 +131,7 @@ class Cores:
         rows = self.shape.rows if rows is None else rows
         out = torch.empty(rows, self.shape.dim, dtype=self.dtype, device=self.device)
         for first, block in zip(range(0, rows, self.shape.strides[0]), self.weights[0], strict=False):
-            part = self._expand(block)
+            part = expand(block, self.weights[1:], self.shape)
             out[first : first + len(part)] = part[: rows - first]
         return out
 
@@ -161,13 +161,18 @@ class Cores:
             left = left.view(len(rows), -1, r_out)
         return left.view(len(rows), self.shape.dim)
 
-    def _expand(self, block: Tensor) -> Tensor:
-        """[Πp after the first, dim]: all rows that begin with one slice [width_0] of the first core."""
-        left = block.reshape(1, self.shape.dim_factors[0], -1)
-        for weight, (r_in, q, r_out) in zip(self.weights[1:], self.shape.slices[1:], strict=True):
-            left = torch.einsum("PQr,prqs->PpQqs", left, weight.reshape(-1, r_in, q, r_out))
-            left = left.reshape(left.shape[0] * left.shape[1], -1, r_out)
-        return left.squeeze(2)
+
+def expand(block: Tensor, others: Sequence[Tensor], shape: TTShape) -> Tensor:
+    """[Πp after the first, dim]: all rows that begin with one slice, block [width_0], of the first core.
+
+    Args:
+        others: the cores after it, [p_k, width_k] each.
+    """
+    left = block.reshape(1, shape.dim_factors[0], -1)
+    for weight, (r_in, q, r_out) in zip(others, shape.slices[1:], strict=True):
+        left = torch.einsum("PQr,prqs->PpQqs", left, weight.reshape(-1, r_in, q, r_out))
+        left = left.reshape(left.shape[0] * left.shape[1], -1, r_out)
+    return left.squeeze(2)
 
 
 def require_like(tensors: Mapping[str, Tensor], mine: Mapping[str, Tensor], where: str) -> None:

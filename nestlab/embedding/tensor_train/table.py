@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from nestlab.embedding.optimizers import RowOptimizer, StepInfo
 from nestlab.embedding.tensor_train import cores as core_module
 from nestlab.embedding.tensor_train import row_numbers, schemes
 from nestlab.embedding.tensor_train.bags import Bags
+from nestlab.embedding.tensor_train.compress import compress
 from nestlab.embedding.tensor_train.cores import Cores, require_like
 from nestlab.embedding.tensor_train.hot_rows import HOT, HotPart, HotRows
 from nestlab.embedding.tensor_train.schemes.scheme import Scheme
@@ -107,6 +108,32 @@ class TTTable:
         self.touched = self._untouched()
         self.work = Work()
         self._anchor = torch.zeros((), requires_grad=True)  # makes autograd come by
+
+    @classmethod
+    def from_dense(
+        cls, config: TableConfig, optimizer: RowOptimizer, dense: Tensor, error: float | None = None, **options
+    ) -> tuple[TTTable, float]:
+        """A table that starts from an existing one, and its relative error; see `compress`.
+
+        Args:
+            config: with ids='range': row i of `dense` [M, dim] is id i. The ranks become those that `compress` finds.
+            error: instead of the ranks, the relative error that they may make; None: the ranks of the config.
+            options: as for a new table.
+
+        Raises:
+            UserError: ids are hashed, or see `compress`.
+        """
+        tensor_train = config.tensor_train
+        if tensor_train is None or tensor_train.ids != "range" or tensor_train.rows != len(dense):
+            raise UserError(
+                f"table '{config.name}': a dense table of {len(dense)} rows becomes one of "
+                f"TensorTrain(rows={len(dense)}, ids='range'), whose row i is id i; give it that"
+            )
+        found = compress(dense, tensor_train.shape_of(config.dim), error)
+        table = cls(replace(config, tensor_train=replace(tensor_train, shape=found.shape)), optimizer, **options)
+        for weight, core in zip(table.cores.weights, found.cores, strict=True):
+            weight.copy_(core)
+        return table, found.error
 
     def rows(self, ids: Tensor | np.ndarray) -> Tensor:
         """[n] int64 in [0, M), in host memory: the row of each id [n].
