@@ -1,4 +1,4 @@
-"""What a tensor-train table is made of: how many rows and weights a row factor into, and the ranks between the cores."""
+"""What a tensor-train table is made of: what its rows and a row's weights factor into, and the ranks between cores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_ROWS = 1 << 62  # a row number is an int64
 
 @dataclass(frozen=True)
 class TTShape:
-    """A table of Πp rows × Πq weights as d cores; core k is [p_k, r_(k−1)·q_k·r_k] with r_0 = r_d = 1 (Oseledets, 2011).
+    """A table of Πp rows × Πq weights as d cores; core k is [p_k, r_(k−1)·q_k·r_k], r_0 = r_d = 1 (Oseledets, 2011).
 
     Row i has the digits i_1 … i_d in the mixed base p, the last the fastest; its weights are the product of the slices
     G_1[i_1] · … · G_d[i_d], read as a vector of Πq in the same order.
@@ -109,15 +109,12 @@ def suggest(rows: int, dim: int, cores: int = 3, rank: int | Sequence[int] = 32)
     """
     if rows < 1 or dim < 1 or cores < 1:
         raise UserError(f"tensor train: {rows} rows × {dim} in {cores} cores; give numbers of at least 1")
-    if isinstance(rank, int):
-        ranks = (rank,) * (cores - 1)
-    else:
-        ranks = tuple(rank)
+    ranks = (rank,) * (cores - 1) if isinstance(rank, int) else tuple(rank)
     return TTShape(_even_cover(rows, cores), _factors(dim, cores), ranks)
 
 
 def _even_cover(total: int, count: int) -> tuple[int, ...]:
-    """`count` near-equal numbers, ascending, whose product is at least `total` and becomes less if one is made smaller."""
+    """`count` near-equal numbers, ascending; their product is at least `total`, and less if one is made smaller."""
     largest = max(1, round(total ** (1 / count)))
     while largest**count < total:
         largest += 1
