@@ -1,4 +1,4 @@
-"""Cores of tensor-train tables as data-parallel replicas, EL-Rec's way: every rank has all cores, gradients are summed."""
+"""Cores as data-parallel replicas, EL-Rec's way: every rank has those of all tables, their gradients are summed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reduce_core_grads(
     if transport.mesh.world_size == 1 or not grads:
         return list(grads), list(touched)
     like = grads[0]
-    marks = torch.cat([mark for mark in touched]).to(device=like.device, dtype=like.dtype)
+    marks = torch.cat(list(touched)).to(device=like.device, dtype=like.dtype)
     flat = torch.cat([*(grad.reshape(-1) for grad in grads), marks])
     total = transport.all_reduce(channel, flat)
     *sums, marks = total.split([*(grad.numel() for grad in grads), marks.numel()])

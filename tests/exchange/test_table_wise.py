@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import pytest
 import torch
 from fake_transport import FakeTransport, FakeWorld
 from hypothesis import given, settings
@@ -11,11 +14,14 @@ from routing_cases import FEATURES, IDS, of_feature
 
 from nestlab.batch import Batch
 from nestlab.embedding import TableConfig
+from nestlab.errors import UserError
+from nestlab.exchange import Channel, Leaving, LocalTransport, codec
 from nestlab.exchange.table_wise import (
     Placement,
     TableRouter,
     exchange_pooled,
     exchange_pooled_grads,
+    pooled_bytes_leaving,
 )
 
 TABLES = (  # features of one table apart in the batch, in another order there; "friends" is nobody's here
@@ -53,7 +59,7 @@ def placements(draw, ranks: int) -> Placement:
     order = draw(st.permutations(range(len(TABLES))))
     cuts = sorted(draw(st.sets(st.integers(1, len(TABLES) - 1))))
     bounds = [0, *cuts, len(TABLES)]
-    return Placement(tuple(owner), tuple(tuple(order[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)))
+    return Placement(tuple(owner), tuple(tuple(order[a:b]) for a, b in pairwise(bounds)))
 
 
 @st.composite
@@ -91,7 +97,7 @@ def look_up(table: int, bags: list[list[int]], weights: list[list[float]] | None
 
 def cut(values: list, lengths: list[int]) -> list[list]:
     ends = np.cumsum([0, *lengths]).tolist()
-    return [values[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [values[a:b] for a, b in pairwise(ends)]
 
 
 def weights_of(batch: Batch, feature: str) -> list[list[float]] | None:
@@ -126,22 +132,236 @@ def step(transport: FakeTransport, batch: Batch, present: bool, placement: Place
 @settings(max_examples=40, deadline=None)
 @given(worlds())
 def test_rows_and_gradients_equal_a_look_up_at_home(world):
-    """Whole numbers in float64, equal and not nearly, over every placement, uneven and empty batches."""
+    """Whole numbers in float64, equal and not nearly, over every placement, uneven and empty batches.
+
+    Feature "i" has no gradient. Broken on purpose, each made this fail: gradients sent with the counts of the rows;
+    what came sorted by table taken as sorted by rank; lengths always in one byte; weights of a table with mean pooling.
+    """
     made, present, placement = world
     results = FakeWorld(len(made)).run(lambda t: step(t, made[t.mesh.rank], present[t.mesh.rank], placement))
-    for rank, (batch, (routed, came, _)) in enumerate(zip(made, results, strict=True)):
+    for batch, (routed, came, _) in zip(made, results, strict=True):
         assert routed.present == any(present)
         assert routed.weight == sum(batch.total_weight for batch in made)
-        assert {t for group in routed.owned for t in (b.table for b in group)} == set(placement.of_rank(rank))
         for number, table in enumerate(TABLES):
             for feature in table.features:
                 expected = look_up(number, of_feature(batch, feature), weights_of(batch, feature))
                 assert torch.equal(came[feature], expected), feature
     for number, table in enumerate(TABLES):
-        grad = results[placement.owner[number]][2][number]
         pieces = [
-            upstream(f, came[f], rank) if f != "i" else torch.zeros_like(came[f])
+            torch.zeros_like(came[f]) if f == "i" else upstream(f, came[f], rank)
             for rank, (_, came, _) in enumerate(results)
             for f in table.features
         ]
-        assert torch.equal(grad, torch.cat(pieces))
+        assert torch.equal(results[placement.owner[number]][2][number], torch.cat(pieces))
+
+
+@settings(max_examples=25, deadline=None)
+@given(worlds())
+def test_an_owner_looks_up_the_same_whatever_the_placement(world):
+    """Ranks, then features as the table names them, then samples; weights where some rank has them. Two messages."""
+    made, present, placement = world
+
+    def rank(transport):
+        mine = transport.mesh.rank
+        routed = TableRouter(TABLES, transport, placement).route(made[mine], present[mine])
+        return routed, dict(transport.calls)
+
+    results = FakeWorld(len(made)).run(rank)
+    for number, (routed, calls) in enumerate(results):
+        assert calls == ({(Channel.KEYS, "all_to_all"): 2} if len(made) > 1 else {})
+        for group, owned in zip(placement.groups, routed.owned, strict=True):
+            assert tuple(bags.table for bags in owned) == tuple(t for t in group if placement.owner[t] == number)
+            for bags in owned:
+                check_bags(bags, made)
+
+
+def check_bags(bags, made: list[Batch]) -> None:
+    table = TABLES[bags.table]
+    expected = [[of_feature(batch, f) for f in table.features] for batch in made]
+    in_order = [bag for of_rank in expected for of_feature_ in of_rank for bag in of_feature_]
+    assert bags.ids.tolist() == [i for bag in in_order for i in bag]
+    assert bags.lengths.tolist() == [len(bag) for bag in in_order]
+    assert bags.ids.dtype == bags.lengths.dtype == torch.int64
+    for of_rank, rows in zip(expected, bags.rows, strict=True):
+        lengths = [len(bag) for of_feature_ in of_rank for bag in of_feature_]
+        assert rows == (sum(lengths) if table.pooling == "none" else len(lengths))
+    if table.pooling != "sum" or all(batch.id_weights is None for batch in made):
+        assert bags.id_weights is None
+        return
+    weights = [
+        w
+        for batch in made
+        for f in table.features
+        for bag, own in zip(of_feature(batch, f), weights_of(batch, f) or [None] * batch.size, strict=True)
+        for w in (own or [1.0] * len(bag))
+    ]
+    assert bags.id_weights.dtype == torch.float32 and bags.id_weights.tolist() == weights
+
+
+class Counting:
+    """A transport that counts the bytes that leave its rank, by channel."""
+
+    def __init__(self, transport: FakeTransport) -> None:
+        self.transport, self.mesh, self.left = transport, transport.mesh, []
+
+    def all_to_all(self, channel, send, send_counts, counts):
+        leaving = sum(send_counts) - send_counts[self.mesh.rank]
+        self.left.append((channel, leaving * send[:1].nbytes if send.numel() else 0))
+        return self.transport.all_to_all(channel, send, send_counts, counts)
+
+
+def even_batch(seed: int, size: int) -> Batch:
+    """Of all features, lengths 0 … 2."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 3, (len(NAMES) * size,), generator=generator)
+    ids = torch.randint(-5, 5, (int(lengths.sum()),), generator=generator)
+    return Batch(torch.zeros(size, 1), NAMES, ids, lengths, torch.zeros(size))
+
+
+PLACED = Placement((0, 1, 1), ((0, 1), (2,)))
+
+
+@pytest.mark.parametrize(("forward", "backward"), [("none", "none"), ("fp16", "int8"), ("int8", "none")])
+def test_bytes_that_leave_are_those_announced(forward, backward):
+    there, back = codec(forward), codec(backward)
+
+    def rank(transport):
+        counting, batch = Counting(transport), even_batch(transport.mesh.rank, 3 + transport.mesh.rank)
+        routed = TableRouter(TABLES, transport, PLACED).route(batch)
+        announced = []
+        for group, owned in enumerate(routed.owned):
+            outputs = [torch.rand(sum(bags.rows), TABLES[bags.table].dim) for bags in owned]
+            came = exchange_pooled(counting, routed, group, outputs, there, Channel.DENSE)
+            exchange_pooled_grads(counting, routed, group, came, back, Channel.DENSE)
+            leaving = pooled_bytes_leaving(routed, group, transport.mesh, there, back)
+            announced += [(Channel.DENSE, leaving.rows), (Channel.DENSE, leaving.grads)]
+        assert counting.left == announced and any(nbytes for _, nbytes in announced)
+
+    FakeWorld(2).run(rank)
+
+
+def test_bytes_by_hand():
+    """Rank 0 owns a sum table of 2 features × 3 weights; rank 1 has 4 samples of float32."""
+
+    def rank(transport):
+        routed = TableRouter(TABLES[:1], transport, Placement((0,), ((0,),))).route(
+            even_batch(1, 3 + transport.mesh.rank)
+        )
+        return pooled_bytes_leaving(routed, 0, transport.mesh)
+
+    assert FakeWorld(2).run(rank) == [Leaving(2 * 4 * 3 * 4, 0), Leaving(0, 2 * 4 * 3 * 4)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", ["fp16", "bf16", "int8"])
+def test_with_a_codec_rows_read_alike_on_every_rank(name, ranks):
+    """Those that stay at home go through it too. Broken on purpose: a codec passed by on one rank made this fail."""
+    coder = codec(name)
+
+    def rank(transport):
+        batch = even_batch(3, 4)
+        routed = TableRouter(TABLES, transport, Placement((0, ranks - 1, 0), ((0, 1, 2),))).route(batch)
+        made = {bags.table: torch.rand(sum(bags.rows), TABLES[bags.table].dim) - 0.5 for bags in routed.owned[0]}
+        came = exchange_pooled(transport, routed, 0, list(made.values()), coder)
+        grads = exchange_pooled_grads(transport, routed, 0, came, coder)
+        return made, grads, came
+
+    results = FakeWorld(ranks).run(rank)
+    for made, grads, _ in results:
+        for (table, rows), grad in zip(made.items(), grads, strict=True):
+            dim = TABLES[table].dim
+            read = coder.decode(coder.encode(rows), dim, rows.dtype)
+            assert torch.equal(grad, coder.decode(coder.encode(read), dim, rows.dtype))
+            at = 0
+            for _, _, came in results:
+                for feature in TABLES[table].features:
+                    assert torch.equal(came[feature], read[at : at + len(came[feature])])
+                    at += len(came[feature])
+
+
+def test_one_rank_copies_nothing():
+    """Features of a table that lie together in the batch: ids, lengths, rows and a single gradient are views."""
+    batch = even_batch(2, 5)
+    tables = [TableConfig("a", 2, NAMES[1:3]), TableConfig("b", 3, NAMES[4:], pooling="none")]
+    routed = TableRouter(tables, LocalTransport(), Placement((0, 0), ((1,), (0,)))).route(batch)
+    ends = batch.offsets().tolist()
+    (b,), (a,) = routed.owned
+    for bags, column in ((a, 1), (b, 4)):
+        assert bags.ids.data_ptr() == batch.ids[ends[column * 5] :].data_ptr()
+        assert bags.lengths.data_ptr() == batch.lengths[column * 5 :].data_ptr()
+    output = torch.rand(10, 2)
+    came = exchange_pooled(LocalTransport(), routed, 1, [output])
+    assert [rows.data_ptr() for rows in came.values()] == [output.data_ptr(), output[5:].data_ptr()]
+    rows = torch.rand(b.ids.numel(), 3)
+    (grad,) = exchange_pooled_grads(LocalTransport(), routed, 0, {NAMES[4]: rows})
+    assert grad.data_ptr() == rows.data_ptr()
+    (grad,) = exchange_pooled_grads(LocalTransport(), routed, 1, {})
+    assert torch.equal(grad, torch.zeros(10, 2))
+
+
+def test_batches_in_flight_keep_their_placement():
+    def rank(transport):
+        batch, router = even_batch(transport.mesh.rank, 3), TableRouter(TABLES, transport, PLACED)
+        before = router.route(batch)
+        router.place(Placement((1, 0, 0), ((2, 0), (1,))))
+        after = router.route(batch)
+        for routed in (before, after):
+            for group, owned in enumerate(routed.owned):
+                exchange_pooled(transport, routed, group, [torch.rand(sum(b.rows), TABLES[b.table].dim) for b in owned])
+        return [[b.table for group in routed.owned for b in group] for routed in (before, after)]
+
+    assert FakeWorld(2).run(rank) == [[[0], [2, 1]], [[1, 2], [0]]]
+
+
+def test_what_does_not_fit_is_refused():
+    local, one = LocalTransport(), Placement((0, 0, 0), ((0, 1, 2),))
+    none = torch.empty(0, dtype=torch.int64)
+    without_d = Batch(torch.zeros(0, 1), FEATURES, none, none, torch.zeros(0))
+    with pytest.raises(UserError, match=r"the batch lacks feature\(s\) d \(table word\)"):
+        TableRouter(TABLES, local, one).route(without_d)
+    with pytest.raises(UserError, match="owners of 2 tables for 3"):
+        TableRouter(TABLES, local, Placement((0, 0), ((0, 1),)))
+    with pytest.raises(UserError, match="table 1 belongs to rank 1 of 1"):
+        TableRouter(TABLES, local, Placement((0, 1, 0), ((0, 1, 2),)))
+    with pytest.raises(UserError, match="feature 'i' appears twice"):
+        TableRouter((*TABLES[:1], TableConfig("i", 2)), local, Placement((0, 0), ((0, 1),)))
+    with pytest.raises(UserError, match="2 replica groups do not combine"):
+        FakeWorld(2, 2).run(lambda transport: TableRouter(TABLES, transport, one))
+    routed = TableRouter(TABLES, local, one).route(even_batch(0, 2))
+    rows = [torch.rand(sum(bags.rows), TABLES[bags.table].dim) for bags in routed.owned[0]]
+    with pytest.raises(ValueError, match=r"table 'user': torch\.float64 rows"):
+        exchange_pooled(local, routed, 0, [rows[0].double(), *rows[1:]])
+    with pytest.raises(ValueError, match=r"table 'word': torch\.float32 rows of shape \[1, 5\]"):
+        exchange_pooled(local, routed, 0, [*rows[:2], rows[2][:1]])
+    with pytest.raises(ValueError, match="feature 'w': 1 gradients for 2 rows"):
+        exchange_pooled_grads(local, routed, 0, {"w": torch.rand(1, 3), "i": torch.rand(3, 3)})
+
+
+def test_no_table_at_all():
+    assert TableRouter((), LocalTransport(), Placement((), ())).route(even_batch(0, 2)).owned == ()
+
+
+def on_two_ranks(transport):
+    """As the step above, over gloo, with empty batches on either side."""
+    results = []
+    for sizes in ((3, 2), (0, 4), (2, 0), (0, 0)):
+        batch = even_batch(transport.mesh.rank, sizes[transport.mesh.rank])
+        _, came, grads = step(transport, batch, batch.size > 0, PLACED)
+        results.append((batch, came, grads))
+    return results
+
+
+@pytest.mark.dist
+def test_over_gloo(ranks):
+    for both in zip(*ranks.run(on_two_ranks), strict=True):
+        for batch, came, _ in both:
+            for number, table in enumerate(TABLES):
+                for f in table.features:
+                    assert torch.equal(came[f], look_up(number, of_feature(batch, f), None))
+        for number, table in enumerate(TABLES):
+            ups = [
+                torch.zeros_like(came[f]) if f == "i" else upstream(f, came[f], rank)
+                for rank, (_, came, _) in enumerate(both)
+                for f in table.features
+            ]
+            assert torch.equal(both[PLACED.owner[number]][2][number], torch.cat(ups))
