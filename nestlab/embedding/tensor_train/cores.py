@@ -154,12 +154,13 @@ class Cores:
                     part.copy_(tensors[f"{kind}.{k}"])
 
     def _product(self, rows: Tensor) -> Tensor:
-        left = torch.ones(len(rows), 1, 1, dtype=self.dtype, device=self.device)
-        for k, (r_in, _, r_out) in enumerate(self.shape.slices):
+        left, size = torch.ones(len(rows), 1, 1, dtype=self.dtype, device=self.device), 1
+        for k, (r_in, q, r_out) in enumerate(self.shape.slices):
             digits = rows // self.shape.strides[k] % self.shape.row_factors[k]
-            left = torch.bmm(left, self.weights[k].index_select(0, digits).view(len(rows), r_in, -1))
-            left = left.view(len(rows), -1, r_out)
-        return left.view(len(rows), self.shape.dim)
+            left = torch.bmm(left, self.weights[k].index_select(0, digits).view(len(rows), r_in, q * r_out))
+            size *= q
+            left = left.view(len(rows), size, r_out)
+        return left.squeeze(2)
 
 
 def expand(block: Tensor, others: Sequence[Tensor], shape: TTShape) -> Tensor:
