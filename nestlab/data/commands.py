@@ -1,4 +1,4 @@
-"""What `nestlab data prepare / describe / synth` do, free of argument parsing."""
+"""What `nestlab data prepare / describe / synth / reorder` do, free of argument parsing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -14,6 +15,10 @@ from nestlab.data.dataset import Dataset
 from nestlab.data.opening import open_dataset
 from nestlab.data.prepare import PrepareOptions
 from nestlab.errors import UserError
+
+if TYPE_CHECKING:
+    from nestlab.data.reorder import ReorderOptions
+    from nestlab.data.reorder_map import IdMap
 
 
 def to_stderr(every_s: float = 2.0) -> Callable[[str], None]:
@@ -81,6 +86,27 @@ def describe(
         raise UserError(f"sample={sample}: choose 1 or more rows")
     dataset = prepare(name, root, rows=rows, seed=seed, file=file, prepared=prepared)
     return dataset.describe(sample)
+
+
+def reorder(
+    name: str,
+    root: str | Path = "datasets",
+    *,
+    options: ReorderOptions | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    prepared: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[Dataset, IdMap]:
+    """Prepares a data set and its reordering; `dataset.reordered(id_map)` reads by it.
+
+    Raises:
+        UserError: as `open_dataset` and `nestlab.data.reorder.reorder`.
+    """
+    from nestlab.data import reorder as reordering  # compiled kernels: only where they are wanted
+
+    dataset = prepare(name, root, rows=rows, seed=seed, prepared=prepared, progress=progress)
+    return dataset, reordering.reorder(dataset, options, progress or to_stderr())
 
 
 def synth(

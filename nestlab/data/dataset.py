@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nestlab.data import statistics
-from nestlab.data.loader import Collator, Loader
+from nestlab.data.loader import Collate, Collator, Loader, array_of
 from nestlab.data.prepare import Prepared
 from nestlab.errors import UserError
+
+if TYPE_CHECKING:
+    from nestlab.data.reorder_map import IdMap
 
 SPLITS = ("train", "heldout", "all")
 # Rows a chunk of the Arrow copy, at most. Gathering scattered rows costs time for every chunk: with the library's own
@@ -54,7 +58,15 @@ class DatasetInfo:
 
 
 class Dataset:
-    """Rows in the order of time. The first 80 % are `train`, the last 20 % `heldout`."""
+    """Rows in the order of time. The first 80 % are `train`, the last 20 % `heldout`.
+
+    Attributes:
+        id_map: the reordering that batches are read by; None: ids as they are.
+        same_ids: features beside `features` that hold ids of one of these, as sequences do.
+    """
+
+    id_map: IdMap | None = None
+    same_ids: dict[str, str] = {}  # noqa: RUF012
 
     def __init__(
         self, info: DatasetInfo, prepared: Prepared, dense_names: tuple[str, ...], features: tuple[str, ...]
@@ -95,7 +107,7 @@ class Dataset:
         """A loader over `split`; see Loader. `limit`: at most so many batches."""
         return Loader(
             self.table,
-            Collator(self.dense_names, self.features),
+            self._mapped(Collator(self.dense_names, self.features)),
             self.rows(split),
             batch_size,
             shuffle=shuffle,
@@ -103,6 +115,24 @@ class Dataset:
             drop_last=drop_last,
             limit=limit,
         )
+
+    def reordered(self, id_map: IdMap) -> Self:
+        """The same data, read with row numbers in place of the ids that `id_map` maps; see `nestlab.data.reorder`.
+
+        Raises:
+            UserError: it was made from other data.
+        """
+        id_map.check(self.info)
+        other = copy.copy(self)
+        other.id_map = id_map
+        return other
+
+    def feature_columns(self, rows: pa.Table) -> dict[str, pa.Array]:
+        """Every sparse feature of rows of `table`, raw, by name: int64 or lists of them, missing ones null."""
+        return {name: array_of(rows, name) for name in self.features}
+
+    def _mapped(self, collate: Collate) -> Collate:
+        return collate if self.id_map is None else self.id_map.after(collate)
 
     def describe(self, sample: int) -> dict[str, pd.DataFrame]:
         """Statistics by table: `dataset` (one row), `dense`, `categorical`, `inputs`, `rejected`.

@@ -51,6 +51,7 @@ class KuaiRand(Dataset):
     """
 
     sequence_features = SEQUENCE_FEATURES
+    same_ids = {"hist_video_id": "video_id"}  # noqa: RUF012
 
     def __init__(self, info: DatasetInfo, prepared: Prepared) -> None:
         super().__init__(info, prepared, DENSE_NAMES, FEATURES)
@@ -83,7 +84,12 @@ class KuaiRand(Dataset):
             UserError: an unknown split or label, a number out of range.
         """
         collate = RankCollator(self.joiner, Events(self.prepared.folder), Reading(label, history, tuple(sequences)))
-        return Loader(self.table, collate, self.rows(split), batch_size, **order)
+        return Loader(self.table, self._mapped(collate), self.rows(split), batch_size, **order)
+
+    def feature_columns(self, rows: pa.Table) -> dict[str, pa.Array]:
+        """As Dataset's: joined from the feature tables."""
+        columns = self.joiner.columns(rows)
+        return {name: columns[name] for name in self.features}
 
     def describe(self, sample: int) -> dict[str, pd.DataFrame]:
         """As Dataset's, with `files` for `inputs`, and `time`, `plays`, `labels`, `tabs`, `words` beside."""
