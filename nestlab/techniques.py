@@ -105,10 +105,18 @@ class Techniques:
     transport: Literal["collective", "hierarchical", "host_staged", "copy_engine"] = flag(
         "collective", "FreeScale", help="how bytes travel between ranks"
     )
-    table_kind: Literal["row", "tt"] = flag("row", "EcoRec", help="rows, or tensor-train cores")
-    tt_scheme: Literal["tt_rec", "el_rec", "ecorec"] = flag("ecorec", "EcoRec", help="order of contraction")
-    slices: int = flag(1, "EcoRec", help="slices of the sorted indices")
-    table_groups: int = flag(1, "EcoRec", help="groups of tables that are exchanged in turn")
+    table_kind: Literal["row", "tt"] = flag("row", "EcoRec", ("tt",), help="rows, or tensor-train cores")
+    tt_scheme: Literal["tt_rec", "el_rec", "ecorec"] = flag(
+        "ecorec", "EcoRec", ("tt_rec", "el_rec"), help="what is multiplied once: nothing, prefixes, prefixes and rows"
+    )
+    tt_rank: int = flag(32, "EcoRec", None, help="ranks between the three cores of a table")
+    tt_from: int = flag(10_000, "EcoRec", None, help="known ids from which a table is a tensor train")
+    tt_cores: Literal["table_wise", "replicated"] = flag(
+        "table_wise", "EcoRec", ("replicated",), help="cores on one rank, or on all (EL-Rec) with summed gradients"
+    )
+    slices: int = flag(1, "EcoRec", None, help="slices of the sorted rows, one after another; 0: by a memory budget")
+    table_groups: int = flag(1, "EcoRec", None, help="groups of tables, computed and exchanged in turn")
+    group_slope: float = flag(0.0, "EcoRec", None, help="0: groups of equal numbers of tables; to 1: ever steeper")
     dense_precision: Literal["fp32", "tf32", "bf16"] = flag("fp32", "all", help="arithmetic of the dense part")
     compile_dense: bool = flag(False, "all", help="torch.compile on the dense part")
 
@@ -183,6 +191,7 @@ class Techniques:
 
 
 _CACHED, _COUNTED = {"device_tier": ("slot_cache",)}, {"admit": ("count", "sketch", "show_click")}
+_TENSOR_TRAIN = {"table_kind": ("tt",)}
 _SCORED = {"admit": ("show_click",), "evict": ("score",)}
 
 # Flags that say how another one does its work: they mean something only where one of those has one of these values.
@@ -200,6 +209,9 @@ PART_OF: dict[str, dict[str, tuple]] = {
     "show_weight": _SCORED,
     "click_weight": _SCORED,
     "score_decay": _SCORED,
+    **dict.fromkeys(
+        ("tt_scheme", "tt_rank", "tt_from", "tt_cores", "slices", "table_groups", "group_slope"), _TENSOR_TRAIN
+    ),
 }
 
 # (flag, reason, whether it applies): combinations that have no meaning.
@@ -228,6 +240,32 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
     ),
     ("micro_batches", "it must be 1 to 64", lambda t: not 1 <= t.micro_batches <= 64),
     ("clustering", "only with micro_batches above 1", lambda t: t.clustering != "none" and t.micro_batches == 1),
+    ("tt_rank", "it must be at least 1", lambda t: t.tt_rank < 1),
+    ("tt_from", "it must be 0 or more", lambda t: t.tt_from < 0),
+    ("slices", "it must be 0 (by a memory budget) or more", lambda t: t.slices < 0),
+    (
+        "slices",
+        "only ecorec sorts the rows; give tt_scheme=ecorec",
+        lambda t: t.slices != 1 and t.tt_scheme != "ecorec",
+    ),
+    ("table_groups", "it must be 1 to 64", lambda t: not 1 <= t.table_groups <= 64),
+    ("group_slope", "it must be 0 to 1", lambda t: not 0 <= t.group_slope <= 1),
+    ("group_slope", "only with table_groups above 1", lambda t: t.group_slope > 0 and t.table_groups == 1),
+    (
+        "table_groups",
+        "replicated cores are not exchanged in groups; leave table_groups out",
+        lambda t: t.table_groups > 1 and t.tt_cores == "replicated",
+    ),
+    (
+        "staleness",
+        "cores are read as the update before left them; leave staleness out, or table_kind=tt",
+        lambda t: t.staleness > 0 and t.table_kind == "tt",
+    ),
+    (
+        "replica_groups",
+        "tensor-train tables have no replica groups; leave replica_groups out, or table_kind=tt",
+        lambda t: t.replica_groups > 1 and t.table_kind == "tt",
+    ),
     ("staleness", "it must be 0 or more", lambda t: t.staleness < 0),
     (
         "staleness",
@@ -279,6 +317,7 @@ _ROUNDED_BACK = "row gradients are rounded on the wire"
 
 # (flag, value, reason): what changes the mathematics. Each mechanism that does adds its line.
 INEXACT: tuple[tuple[str, Any, str], ...] = (
+    ("table_kind", "tt", "cores of given ranks stand for the weights of a table, whose rows share them"),
     ("staleness", _Above(0), "rows are read before the updates of the batches just ahead"),
     ("replica_groups", _Above(1), "each replica is updated by its own group's gradients and averaged afterwards"),
     *(("quantise", value, _ROUNDED) for value in ("fp16", "bf16", "int8")),
@@ -414,6 +453,8 @@ PRESETS = {
     # The paper names no way of clustering, its article K-means, which saves less than `greedy` does (docs/log.md).
     # Eight micro-batches: what the paper's share of exposed communication comes to.
     "nestpipe": Techniques(device_tier="dual_buffer", pipeline_depth=5, micro_batches=8, clustering="greedy"),
+    # Its code's own figures: rank 32, four slices of the sorted rows, four groups of tables.
+    "ecorec": Techniques(table_kind="tt", slices=4, table_groups=4),
     "recsdk": Techniques(device_tier="slot_cache", cache_policy="clock", cache_slots=0.1, pipeline_depth=6),
 }
 

@@ -15,8 +15,8 @@ device_tier cache_policy cache_slots look_ahead host_capacity host_rows disk ind
 admit admit_threshold sketch_bytes default_value evict evict_after evict_share evict_every
 show_weight click_weight score_decay pipeline_depth
 depth_schedule ramp_over schedule micro_batches clustering staleness replica_groups replica_every quantise
-quantise_backward dispatch prioritised transport table_kind tt_scheme slices table_groups dense_precision
-compile_dense
+quantise_backward dispatch prioritised transport table_kind tt_scheme tt_rank tt_from tt_cores slices
+table_groups group_slope dense_precision compile_dense
 """
 
 
@@ -27,7 +27,7 @@ def test_the_table_names_every_flag_of_the_design():
 
 @pytest.mark.parametrize(
     "text",
-    ["pipeline_depth=7", "depth_schedule=load,pipeline_depth=2", "compile_dense=on", "slices=2"],
+    ["pipeline_depth=7", "depth_schedule=load,pipeline_depth=2", "compile_dense=on"],
 )
 def test_what_is_not_built_is_refused(text):
     with pytest.raises(NotAvailableYet, match=f"{text.partition(',')[0]} is not available yet"):
@@ -106,7 +106,7 @@ def test_parse_of_defaults_is_plain():
 def test_unknown_preset():
     with pytest.raises(UserError, match="no preset 'freescale' yet; there are: plain"):
         preset("freescale")
-    assert list(PRESETS) == ["plain", "jd", "nestpipe", "recsdk"]
+    assert list(PRESETS) == ["plain", "jd", "nestpipe", "ecorec", "recsdk"]
 
 
 def test_presets_have_the_stages_of_their_articles():

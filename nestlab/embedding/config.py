@@ -110,8 +110,9 @@ def group_tables(tables: Sequence[TableConfig], state_width) -> tuple[TableGroup
     _refuse_repeats("feature", [f for table in tables for f in table.features], "a feature looks up one table")
     by_dim: dict[int, list[TableConfig]] = {}
     for table in tables:
-        by_dim.setdefault(table.dim, []).append(table)
-    if max(map(len, by_dim.values())) >= 1 << TABLE_BITS:
+        if table.tensor_train is None:
+            by_dim.setdefault(table.dim, []).append(table)
+    if max(map(len, by_dim.values()), default=0) >= 1 << TABLE_BITS:
         raise UserError(f"EmbeddingStore: more than {(1 << TABLE_BITS) - 1} tables of one dim; merge some")
     return tuple(TableGroup(number, dim, tuple(by_dim[dim]), state_width(dim)) for number, dim in enumerate(by_dim))
 

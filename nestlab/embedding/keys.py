@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nestlab.batch import Batch
 from nestlab.embedding import kernels
-from nestlab.embedding.config import TableGroup
+from nestlab.embedding.config import TableConfig, TableGroup
 from nestlab.embedding.features.feature_kernels import tally
 from nestlab.embedding.host.arena import zeros
 from nestlab.embedding.keyset import KeySet, int64_array
@@ -123,10 +123,15 @@ class GroupBinding:
 
 
 class KeyLayout:
-    """Which feature looks up which table; bound once to each order of features that batches come with."""
+    """Which feature looks up which table; bound once to each order of features that batches come with.
 
-    def __init__(self, groups: Sequence[TableGroup]) -> None:
-        self.groups = tuple(groups)
+    Args:
+        groups: the tables of rows.
+        whole: tables that have no rows of their own (tensor trains): batches hold their features too.
+    """
+
+    def __init__(self, groups: Sequence[TableGroup], whole: Sequence[TableConfig] = ()) -> None:
+        self.groups, self.whole = tuple(groups), tuple(whole)
         self._bound: dict[tuple[str, ...], tuple[GroupBinding, ...]] = {}
 
     def bind(self, features: tuple[str, ...]) -> tuple[GroupBinding, ...]:
@@ -140,8 +145,18 @@ class KeyLayout:
             self._bound[features] = tuple(self._bind(group, features) for group in self.groups)
         return self._bound[features]
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Every feature that some table looks up."""
+        return (*self.table_of, *(f for table in self.whole for f in table.features))
+
+    @property
+    def table_of(self) -> dict[str, str]:
+        """Feature → table, of the tables of rows."""
+        return {f: table.name for group in self.groups for table in group.tables for f in table.features}
+
     def _check(self, features: tuple[str, ...]) -> None:
-        known = {f: table.name for group in self.groups for table in group.tables for f in table.features}
+        known = self.table_of | {f: table.name for table in self.whole for f in table.features}
         if unknown := [f for f in features if f not in known]:
             raise UserError(f"no table for the batch's feature(s) {', '.join(unknown)}; add them to a table's features")
         if missing := [f"{f} (table {table})" for f, table in known.items() if f not in features]:

@@ -29,6 +29,14 @@ class Embedded:
     _pooled: dict[str, tuple[int, int]] = field(default_factory=dict)  # feature → (block, place in it)
     _sequences: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
+    def add(self, feature: str, rows: Tensor, lengths: Tensor | None = None) -> None:
+        """A feature from elsewhere: pooled rows [B, dim], or with lengths [B] the rows of a sequence [nnz_f, dim]."""
+        if lengths is not None:
+            self._sequences[feature] = (rows, lengths)
+            return
+        self._pooled[feature] = (len(self._blocks), 0)
+        self._blocks.append(rows.unsqueeze(1))
+
     @property
     def features(self) -> tuple[str, ...]:
         """Every feature here, pooled ones first."""

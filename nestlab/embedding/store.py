@@ -22,6 +22,8 @@ from nestlab.embedding.keyset import KeySet, int64_array
 from nestlab.embedding.optimizers import RowOptimizer, StepInfo
 from nestlab.embedding.residency import NO_ROWS, Call, GroupResidency, Residency
 from nestlab.embedding.saved import SavePoint
+from nestlab.embedding.tensor_train.table import TTTable
+from nestlab.embedding.tensor_train.whole import WholeTables
 from nestlab.embedding.tiers import Tiers
 from nestlab.embedding.warmup import warm_up
 from nestlab.errors import UserError
@@ -43,7 +45,8 @@ class EmbeddingStore:
     earlier batches, as far as the edges of nestlab/pipeline/edges.py allow for the device tier at hand.
 
     Attributes:
-        groups: tables of equal dim, each with one index, one address space and one device tier.
+        whole: tensor-train tables, which a rank has whole or not at all.
+        groups: the others; tables of equal dim, each with one index, one address space and one device tier.
         layout: which feature looks up which table, for `keys.route`.
         options: the tiers.
         counters: sums over everything trained so far.
@@ -77,8 +80,12 @@ class EmbeddingStore:
         warm_up(dtype)
         self.options = tiers or Tiers()
         self.optimizer, self.seed, self.dtype = optimizer, seed, dtype
+        self.whole = WholeTables(
+            [table for table in tables if table.tensor_train is not None],
+            lambda table: TTTable(table, optimizer, seed=seed, dtype=dtype),
+        )
         self.groups: tuple[TableGroup, ...] = group_tables(tables, optimizer.state_width)
-        self.layout = KeyLayout(self.groups)
+        self.layout = KeyLayout(self.groups, self.whole.configs)
         self.last_step = 0
         self.lr: float | None = None
         self.save_point: SavePoint | None = None
@@ -175,8 +182,7 @@ class EmbeddingStore:
         residency.require_live("apply")
         if not residency.train:
             raise RuntimeError(f"apply: batch {residency.batch} was prepared with train=False; nothing may change")
-        if step.lr is None and self.lr is not None:
-            step = replace(step, lr=self.lr)
+        step = self.timed(step)
         for group, held, tier, grad in zip(self.groups, residency.groups, self.tiers, grads, strict=True):
             if tuple(grad.shape) != (len(held.keys), group.dim):
                 raise ValueError(
@@ -187,6 +193,10 @@ class EmbeddingStore:
             self.counters.bytes_updated += updated * group.record_width * self.dtype.itemsize
         self.last_step = max(self.last_step, step.number)
         residency.done.append(Call.APPLY)
+
+    def timed(self, step: StepInfo) -> StepInfo:
+        """The step with the learning rate that holds now, where it names none."""
+        return replace(step, lr=self.lr) if step.lr is None and self.lr is not None else step
 
     def writeback(self, residency: Residency) -> None:
         """Hands changed records to the tier below. Direct changes them in place: nothing to do."""
@@ -243,6 +253,7 @@ class EmbeddingStore:
         Those that were applied are written back; the others leave the rows as they were, and no key that was never
         trained. What admission and eviction counted of them stays counted.
         """
+        self.whole.forget()
         live = sorted(self._live.values(), key=lambda residency: residency.number)
         self._undo([residency for residency in live if Call.PLAN not in residency.done])
         planned = [residency for residency in live if Call.PLAN in residency.done]
@@ -279,6 +290,8 @@ class EmbeddingStore:
 
         The oracle that every mechanism is tested against (the idea of FBTT's `full_weight`).
         """
+        if (cores := self.whole.table(table)) is not None:
+            return cores.full_weight(ids).cpu()
         group, number = self._locate(table)
         ids = int64_array(ids)
         offsets = np.zeros(len(self.groups[group].tables) + 1, dtype=np.int64)

@@ -82,7 +82,8 @@ def make_groups(mesh: Mesh, device: torch.device, timeout_s: float, limit: float
     copies = [tuple(range(first, first + shards)) for first in range(0, world, shards)]
     peers = [tuple(range(shard, world, shards)) for shard in range(shards)]
     everyone = [tuple(range(world))]
-    wanted = [(Channel.KEYS, copies), (Channel.ROWS, copies), (Channel.DENSE, everyone), (Channel.REPLICAS, peers)]
+    wanted = [(channel, copies) for channel in (Channel.KEYS, Channel.ROWS, Channel.TABLES)]
+    wanted += [(Channel.DENSE, everyone), (Channel.REPLICAS, peers)]
     if mesh.replicas > 1:
         wanted.append((Channel.KEYS, everyone))
     timeout = timedelta(seconds=timeout_s + _GRACE_S)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nestlab.embedding import GroupKeys, KeySet
+from nestlab.exchange.table_wise_routed import TableRouted
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,7 @@ class RoutedBatch:
         weight: the sum of the samples' weights over all ranks: what the loss is divided by.
         present: some rank has a batch; False: the data end here, on every rank.
         unique: [G] unique keys of this rank's batch: the lower bound of the rows that come.
+        tables: what the owners of tensor-train tables look up; None: there are none.
     """
 
     owned: tuple[KeySet, ...]
@@ -54,8 +56,10 @@ class RoutedBatch:
     weight: float
     present: bool
     unique: tuple[int, ...]
+    tables: TableRouted | None = None
 
     @property
     def nbytes(self) -> int:
+        whole = 0 if self.tables is None else self.tables.nbytes
         owned = sum(keys.ids.nbytes for keys in self.owned)
-        return owned + sum(keys.positions.nbytes for part in self.parts for keys in part)
+        return whole + owned + sum(keys.positions.nbytes for part in self.parts for keys in part)

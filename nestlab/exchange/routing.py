@@ -70,7 +70,7 @@ class Router:
         owned = self._exchange(requests, agreed.wanted)
         return RoutedBatch(
             owned=tuple(each.keys for each in owned),
-            parts=tuple(zip(*(each.parts for each in requests), strict=True)),
+            parts=tuple(tuple(each.parts[part] for each in requests) for part in range(self.parts)),
             plans=tuple(self._plans(requests, owned, part) for part in range(self.parts)),
             weight=agreed.weight,
             present=agreed.present,
@@ -78,7 +78,9 @@ class Router:
         )
 
     def _agree(self, weight: float, present: bool, requests: Sequence[Request]) -> _Agreed:
-        mesh, wanted = self._mesh, np.concatenate([each.wanted for each in requests], axis=1)
+        mesh = self._mesh
+        none = np.zeros((mesh.shards, 0), dtype=np.int64)  # a store may have no table of rows
+        wanted = np.concatenate([none, *(each.wanted for each in requests)], axis=1)
         own = np.array([present, np.float64(weight).view(np.int64), self.parts], dtype=np.int64)
         if mesh.shards > 1:
             told = np.hstack([np.broadcast_to(own, (mesh.shards, own.size)), wanted])
@@ -101,7 +103,7 @@ class Router:
 
     def _exchange(self, requests: Sequence[Request], wanted: np.ndarray) -> list[Owned]:
         """`wanted` [S, ΣT] is what the requesters ask of this rank, all groups side by side."""
-        if self._mesh.shards == 1:
+        if self._mesh.shards == 1 or not requests:
             return [own_all(each) for each in requests]
         widths = np.cumsum([each.wanted.shape[1] for each in requests])[:-1]
         by_group = np.split(wanted, widths, axis=1)

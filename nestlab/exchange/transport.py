@@ -19,6 +19,7 @@ class Channel(StrEnum):
 
     KEYS = "keys"
     ROWS = "rows"
+    TABLES = "tables"
     DENSE = "dense"
     REPLICAS = "replicas"
 

@@ -96,6 +96,7 @@ FRAMES, SLOT_MAP, SLOTS, KEY_QUEUE = (
 )
 DENSE_WEIGHTS, DENSE_GRADS, RANDOM = Resource("dense weights"), Resource("dense gradients"), Resource("random")
 PINS, BUFFERS = Resource("pins"), (Resource("buffer", 0), Resource("buffer", 1))
+CORES = Resource("cores")  # of tensor-train tables
 
 
 def reads(*resources: Resource) -> list[Access]:
@@ -114,34 +115,43 @@ def writes_rows(resource: Resource, rows: RowClass) -> list[Access]:
     return [Access(resource, write=True, rows=rows)]
 
 
-def direct_accesses(key: Key, foresees: bool = False, replicas: bool = False) -> list[Access]:
+@dataclass(frozen=True)
+class Asked:
+    """What a step has beside its tier: `foresees`, `replicas` and `table_groups` as in `Shape`."""
+
+    foresees: bool = False
+    replicas: bool = False
+    table_groups: int = 0
+
+
+def direct_accesses(key: Key, asked: Asked = Asked()) -> list[Access]:
     """Reads and writes of an action where rows are read straight from the host tier (`Direct`)."""
-    return _accesses(key, _direct, foresees, replicas)
+    return _accesses(key, _direct, asked)
 
 
-def dual_buffer_accesses(key: Key, foresees: bool = False, replicas: bool = False) -> list[Access]:
+def dual_buffer_accesses(key: Key, asked: Asked = Asked()) -> list[Access]:
     """The same with `DualBuffer`: the buffer of batch t is the one of t−2."""
-    return _accesses(key, _dual_buffer, foresees, replicas)
+    return _accesses(key, _dual_buffer, asked)
 
 
-def slot_cache_accesses(key: Key, foresees: bool = False, replicas: bool = False) -> list[Access]:
+def slot_cache_accesses(key: Key, asked: Asked = Asked()) -> list[Access]:
     """The same with `SlotCache`, whose victims lie outside K(t) ∪ K(t−1)."""
-    return _accesses(key, _slot_cache, foresees, replicas)
+    return _accesses(key, _slot_cache, asked)
 
 
 Tier = Callable[[Stage, int], list[Access]]
 
 
-def _accesses(key: Key, tier: Tier, foresees: bool, replicas: bool) -> list[Access]:
+def _accesses(key: Key, tier: Tier, asked: Asked) -> list[Access]:
     if key.stage is Stage.PREPARE:
         parts = (key._replace(stage=stage) for stage in (Stage.POST, Stage.PLAN, Stage.RETRIEVE))
-        return [access for part in parts for access in _accesses(part, tier, foresees, replicas)]
+        return [access for part in parts for access in _accesses(part, tier, asked)]
     found = _every_tier(key) + tier(key.stage, key.batch)
-    if foresees and key.stage is Stage.ROUTE:
+    if asked.foresees and key.stage is Stage.ROUTE:
         found += writes(KEY_QUEUE)
-    if replicas and key.stage is Stage.RELEASE:  # in batch order: SYNC waits for the last one and so for all
+    if asked.replicas and key.stage is Stage.RELEASE:  # in batch order: SYNC waits for the last one and so for all
         found += writes(PINS)
-    return found
+    return found + _table_wise(key, asked.table_groups)
 
 
 def _every_tier(key: Key) -> list[Access]:
@@ -190,7 +200,40 @@ def _every_tier(key: Key) -> list[Access]:
             return writes(own("residency"), own("inputs"), own("keys"))
         case Stage.SYNC:  # averages records wherever the newest one lies; rows that a replica lacks are made
             return writes(INDEX, SLOT_MAP, FRAMES, HOST_ROWS, PINS)
+        case Stage.TT_FORWARD | Stage.TT_EXCHANGE | Stage.TT_GRAD_EXCHANGE | Stage.TT_BACKWARD:
+            return reads(own("keys"))
+        case Stage.CORE_REDUCE:
+            return []
     raise ValueError(f"no accesses are declared for {key.stage}")
+
+
+def _table_wise(key: Key, groups: int) -> list[Access]:
+    """Tensor-train tables, group by group: who owns a table computes its rows for all ranks, and its gradients."""
+    t = key.batch
+    of_group = Resource("table rows", t, key.part)
+    grads_of_group, cores_of_group = Resource("table gradients", t, key.part), Resource("core gradients", part=key.part)
+    pooled = tuple(Resource("pooled rows", t, g) for g in range(groups))
+    core_grads = tuple(Resource("core gradients", part=g) for g in range(groups))
+    match key.stage:
+        case Stage.POST if groups:
+            return writes(Resource("look-ups", t))
+        case Stage.TT_FORWARD:
+            return reads(CORES, Resource("look-ups", t)) + writes(of_group)
+        case Stage.TT_EXCHANGE:
+            return reads(of_group) + writes(pooled[key.part])
+        case Stage.FORWARD:
+            return reads(*pooled)
+        case Stage.BACKWARD if groups:
+            return writes(Resource("pooled gradients", t))
+        case Stage.TT_GRAD_EXCHANGE:
+            return reads(Resource("pooled gradients", t)) + writes(grads_of_group)
+        case Stage.TT_BACKWARD:
+            return reads(CORES, Resource("look-ups", t), grads_of_group) + writes(cores_of_group)
+        case Stage.CORE_REDUCE | Stage.CLIP:
+            return writes(*core_grads)
+        case Stage.UPDATE if groups:  # empties the gradients
+            return writes(CORES, *core_grads)
+    return []
 
 
 def _direct(stage: Stage, t: int) -> list[Access]:

@@ -67,6 +67,7 @@ def of_tables(store: EmbeddingStore) -> Iterator[str]:
     """Tables, their optimizer and what their tiers ask of the ranks together."""
     for group in store.groups:
         yield from map(str, group.tables)
+    yield from map(str, store.whole.configs)
     yield f"{store.dtype} tables of seed {store.seed}, trained for {store.last_step} steps"
     yield f"row optimizer {store.optimizer.name}: {_simple(vars(store.optimizer))}"
     yield f"look_ahead of the tables: {store.options.looks_ahead}"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from nestlab.pipeline.schedule import Stage
 
+# No article but EcoRec's has these.
+_TABLE_WISE = (Stage.TT_FORWARD, Stage.TT_EXCHANGE, Stage.TT_GRAD_EXCHANGE, Stage.TT_BACKWARD, Stage.CORE_REDUCE)
 _PREPARE = (Stage.PREPARE, Stage.POST, Stage.PLAN, Stage.RETRIEVE, Stage.EVICT)
 
 # Preset → (the article's stage, our stages), in the article's order. Each of our stages stands in exactly one of them.
@@ -29,6 +31,7 @@ ARTICLE_STAGES: dict[str, list[tuple[str, tuple[Stage, ...]]]] = {
                 Stage.UPDATE,
                 Stage.RELEASE,
                 Stage.SYNC,
+                *_TABLE_WISE,
             ),
         ),
     ],
@@ -39,7 +42,14 @@ ARTICLE_STAGES: dict[str, list[tuple[str, tuple[Stage, ...]]]] = {
         ("host → device pull", (Stage.H2D, *_PREPARE, Stage.COMMIT)),
         (
             "forward, backward with exchange",
-            (Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.GRAD_EXCHANGE, Stage.DENSE_REDUCE),
+            (
+                Stage.EMB_EXCHANGE,
+                Stage.FORWARD,
+                Stage.BACKWARD,
+                Stage.GRAD_EXCHANGE,
+                Stage.DENSE_REDUCE,
+                *_TABLE_WISE,
+            ),
         ),
         ("update and write-back", (Stage.CLIP, Stage.UPDATE, Stage.WRITEBACK, Stage.RELEASE, Stage.SYNC)),
     ],

@@ -9,7 +9,7 @@ from nestlab.pipeline.derivation import required_edges
 from nestlab.pipeline.ordering import list_order
 from nestlab.pipeline.own_schedule import own_schedule
 from nestlab.pipeline.schedule import WHOLE, Edge, Entry, Lane, Schedule, Stage
-from nestlab.pipeline.shape import BY_PART, Shape
+from nestlab.pipeline.shape import BY_GROUP, BY_PART, FAMILIES, Shape
 from nestlab.pipeline.validator import check_list_order, validate
 from nestlab.techniques import Techniques
 
@@ -23,10 +23,15 @@ LANES = {
     Stage.RETRIEVE: Lane.FETCH,
     Stage.EVICT: Lane.PLAN,
     Stage.COMMIT: Lane.FETCH,
+    Stage.TT_FORWARD: Lane.COMPUTE,
+    Stage.TT_EXCHANGE: Lane.TABLES,
     Stage.EMB_EXCHANGE: Lane.COMM,
     Stage.FORWARD: Lane.COMPUTE,
     Stage.BACKWARD: Lane.COMPUTE,
     Stage.GRAD_EXCHANGE: Lane.COMM,
+    Stage.TT_GRAD_EXCHANGE: Lane.TABLES,
+    Stage.TT_BACKWARD: Lane.COMPUTE,
+    Stage.CORE_REDUCE: Lane.REDUCE,
     Stage.DENSE_REDUCE: Lane.REDUCE,
     Stage.CLIP: Lane.REDUCE,
     Stage.UPDATE: Lane.COMPUTE,
@@ -37,6 +42,10 @@ LANES = {
 # With two buffers COMMIT(t+1), and with replicas PREPARE(t+1), stands behind RELEASE(t) in list order: on one lane it
 # would wait for WRITEBACK(t), or for UPDATE(t).
 _LANES_RELEASE_APART = {Stage.RELEASE: Lane.WRITE}
+
+_COMPUTED = (Stage.TT_FORWARD, Stage.FORWARD, Stage.BACKWARD, Stage.TT_BACKWARD)
+# What opens the window of a batch: rows of the first micro-batch, those of the first group of tables.
+_WINDOW_BEGINS = (Stage.EMB_EXCHANGE, Stage.TT_FORWARD)
 
 # How far a stage runs ahead of the batch that is computed, where the depth allows: one batch a stage.
 _AHEAD = {Stage.LOAD: 4, Stage.H2D: 3, Stage.ROUTE: 2, Stage.PREPARE: 1, Stage.EVICT: 1}
@@ -78,19 +87,23 @@ def plain(shape: Shape) -> Schedule:
     return Schedule("plain", entries, _merge(required_edges(entries, shape), in_order(entries)), shape)
 
 
-def fwp(shape: Shape) -> Schedule:
-    """The frozen window alone: exchange of one part beside the computation of another, all else in order.
+def windowed(shape: Shape) -> Schedule:
+    """The window of a batch alone: exchange of one part beside the computation of another, all else in order.
 
-    DENSE_REDUCE runs beside the last gradient exchange. Nothing of a batch begins before the one before is released.
+    Parts are micro-batches (NestPipe's frozen window, FWP) and, forward and backward, groups of tensor-train tables
+    (EcoRec's pipeline of the embedding layer). DENSE_REDUCE runs beside the last gradient exchange. Nothing of a batch
+    begins before the one before is released.
     """
     entries = overlapping(_entries(shape, {}))
-    parts = [entry for entry in entries if entry.stage in BY_PART]
-    before = entries[: entries.index(parts[0]) + 1]
+    window = [i for i, entry in enumerate(entries) if entry.stage in (*BY_PART, *BY_GROUP)]
+    begins = [next(entry for entry in entries if entry.stage is stage) for stage in _WINDOW_BEGINS if shape.has(stage)]
+    before = entries[: window[0]]
     update = next(i for i, entry in enumerate(entries) if entry.stage is Stage.UPDATE)
-    order = in_order((*before, *entries[update:]))
-    ordered = [edge for edge in order if (edge.source, edge.target) != (Stage.EMB_EXCHANGE, Stage.UPDATE)]
-    edges = _merge(required_edges(entries, shape), (*ordered, *_part_by_part(entries)))
-    return Schedule(f"fwp({shape.micro_batches})", entries, edges, shape)
+    opened = [_chosen(before[-1], first) for first in begins]
+    ends = {(before[-1].stage, Stage.UPDATE)}
+    order = [edge for edge in in_order((*before, *entries[update:])) if (edge.source, edge.target) not in ends]
+    edges = _merge(required_edges(entries, shape), (*order, *opened, *_part_by_part(entries)))
+    return Schedule(_name(shape), entries, edges, shape)
 
 
 def prefetched(shape: Shape) -> Schedule:
@@ -142,12 +155,17 @@ def overlapping(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 def _builder(shape: Shape):
     if shape.depth > 1:
         return prefetched
-    return plain if shape.in_order or shape.micro_batches == 1 else fwp
+    return plain if shape.in_order or max(shape.micro_batches, shape.table_groups) == 1 else windowed
 
 
 def _name(shape: Shape) -> str:
-    nested = f"·fwp({shape.micro_batches})" if shape.micro_batches > 1 else ""
-    return f"stale({shape.staleness})·" * (shape.staleness > 0) + f"prefetched({shape.depth})" + nested
+    parts = [
+        (shape.staleness > 0, f"stale({shape.staleness})"),
+        (shape.depth > 1, f"prefetched({shape.depth})"),
+        (shape.micro_batches > 1, f"fwp({shape.micro_batches})"),
+        (shape.table_groups > 1, f"table_wise({shape.table_groups})"),
+    ]
+    return "·".join(name for there, name in parts if there)
 
 
 def _look_ahead(shape: Shape) -> dict[Stage, int]:
@@ -162,9 +180,14 @@ def _look_ahead(shape: Shape) -> dict[Stage, int]:
 def _entries(shape: Shape, ahead: dict[Stage, int]) -> tuple[Entry, ...]:
     """A step's entries in the order of the plain loop."""
     stages = list(shape.stages)
-    first = stages.index(BY_PART[0])
-    places = [(stage, WHOLE) for stage in stages]
-    places[first : first + len(BY_PART)] = [(stage, i) for i in range(shape.micro_batches) for stage in BY_PART]
+    places: list[tuple[Stage, int]] = []
+    for stage in stages:
+        family = next((each for each in FAMILIES if stage in each.stages), None)
+        if family is None:
+            places.append((stage, WHOLE))
+        elif stage is family.stages[0]:
+            count = shape.micro_batches if family.stages == BY_PART else shape.table_groups
+            places += [(each, part) for part in range(count)[:: family.turn] for each in family.stages]
     return tuple(_entry(shape, stage, part, ahead.get(stage, 0)) for stage, part in places)
 
 
@@ -176,7 +199,7 @@ def _entry(shape: Shape, stage: Stage, part: int, ahead: int) -> Entry:
 
 def _part_by_part(entries: tuple[Entry, ...]) -> tuple[Edge, ...]:
     """A part is computed to its end before the next one begins: one part's activations at a time."""
-    computed = [entry for entry in entries if entry.stage in (Stage.FORWARD, Stage.BACKWARD)]
+    computed = [entry for entry in entries if entry.stage in _COMPUTED]
     return tuple(_chosen(a, b) for a, b in pairwise(computed))
 
 

@@ -16,7 +16,7 @@ from nestlab.exchange import Channel
 from nestlab.pipeline.accesses import Access, Resource
 from nestlab.pipeline.ordering import Reach, reduced
 from nestlab.pipeline.schedule import Edge, Entry, Key, Schedule, Stage
-from nestlab.pipeline.shape import BY_PART, LOOK_UP, Shape
+from nestlab.pipeline.shape import FAMILIES, LOOK_UP, Shape
 
 Accesses = Callable[[Key], list[Access]]
 
@@ -27,7 +27,10 @@ CHANNELS = {
     Stage.ROUTE: Channel.KEYS,
     Stage.EMB_EXCHANGE: Channel.ROWS,
     Stage.GRAD_EXCHANGE: Channel.ROWS,
+    Stage.TT_EXCHANGE: Channel.TABLES,
+    Stage.TT_GRAD_EXCHANGE: Channel.TABLES,
     Stage.DENSE_REDUCE: Channel.DENSE,
+    Stage.CORE_REDUCE: Channel.DENSE,
     Stage.CLIP: Channel.DENSE,
     Stage.SYNC: Channel.REPLICAS,
 }
@@ -95,11 +98,13 @@ def plain_order(entries: tuple[Entry, ...], batches: int, staleness: int = 0) ->
     With staleness k it is that of the stale loop, whose look-up stages run k batches ahead of the others.
     """
     stages = list(Stage)
-    first_of_parts = stages.index(BY_PART[0])
 
     def within(entry: Entry) -> tuple[int, int, int]:
         rank = stages.index(entry.stage)
-        return (first_of_parts, entry.part, rank) if entry.stage in BY_PART else (rank, entry.part, rank)
+        for family in FAMILIES:
+            if entry.stage in family.stages:
+                return stages.index(family.stages[0]), family.turn * entry.part, rank
+        return rank, 0, rank
 
     ahead = {entry: staleness if entry.stage in LOOK_UP else 0 for entry in entries}
     ordered = sorted(entries, key=within)

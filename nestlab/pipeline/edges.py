@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nestlab.pipeline.schedule import Edge, Key, Schedule, Stage
-from nestlab.pipeline.shape import BY_PART, SPLIT, Shape
+from nestlab.pipeline.shape import BY_GROUP, BY_PART, SPLIT, Shape
 
 BEFORE = -2  # the source's part, where it is the one before the target's
 
@@ -95,6 +95,24 @@ SLOT_CACHE = (  # victims of t outside K(t) ∪ K(t−1)
     Edge(Stage.WRITEBACK, Stage.WRITEBACK, -1, reason="WAW host rows"),
     Edge(Stage.WRITEBACK, Stage.RELEASE, reason="WAR rows in use"),
 )
+TABLE_WISE = (  # a row between two of them holds group by group; to or from a micro-batch for all groups
+    Edge(Stage.POST, Stage.TT_FORWARD, reason="RAW sorted rows of all ranks, at the table's owner"),
+    Edge(Stage.ROUTE, Stage.TT_EXCHANGE, reason="RAW split sizes"),
+    Edge(Stage.ROUTE, Stage.TT_GRAD_EXCHANGE, reason="RAW split sizes"),
+    Edge(Stage.UPDATE, Stage.TT_FORWARD, -1, reason="RAW cores"),
+    Edge(Stage.TT_FORWARD, Stage.TT_EXCHANGE, reason="RAW rows of the group's tables"),
+    Edge(Stage.TT_EXCHANGE, Stage.FORWARD, reason="RAW pooled rows"),
+    Edge(Stage.BACKWARD, Stage.TT_GRAD_EXCHANGE, reason="RAW gradients of pooled rows"),
+    Edge(Stage.TT_GRAD_EXCHANGE, Stage.TT_BACKWARD, reason="RAW gradients of the group's tables"),
+    Edge(Stage.TT_BACKWARD, Stage.UPDATE, reason="RAW core gradients; WAR cores"),
+    Edge(Stage.UPDATE, Stage.TT_BACKWARD, -1, reason="WAW core gradients (emptied by UPDATE)"),
+)
+REPLICATED_CORES = (
+    Edge(Stage.TT_BACKWARD, Stage.CORE_REDUCE, reason="RAW core gradients"),
+    Edge(Stage.CORE_REDUCE, Stage.UPDATE, reason="RAW reduced core gradients"),
+)
+TABLE_WISE_CLIPPING = (Edge(Stage.TT_BACKWARD, Stage.CLIP, reason="RAW core gradients"),)
+REPLICATED_CLIPPING = (Edge(Stage.CORE_REDUCE, Stage.CLIP, reason="RAW reduced core gradients"),)
 _TABLES = {"direct": DIRECT, "dual_buffer": DUAL_BUFFER, "slot_cache": SLOT_CACHE}
 
 
@@ -117,6 +135,10 @@ def table(shape: Shape) -> tuple[Edge, ...]:
         rows += PARTS
     if shape.clips:
         rows += CLIPPING
+    if shape.table_groups:
+        rows += TABLE_WISE + REPLICATED_CORES * shape.replicated_cores
+        if shape.clips:
+            rows += REPLICATED_CLIPPING if shape.replicated_cores else TABLE_WISE_CLIPPING
     if shape.sync_every:
         rows += REPLICAS + REPLICAS_ABOVE * (shape.tier != "direct") + REPLICAS_EVICTION * shape.evicts
     return rows if shape.split else folded(rows)
@@ -151,5 +173,5 @@ def _meet(edge: Edge, source: Key, target: Key) -> bool:
     """Whether a row holds between these parts."""
     if edge.source_part == BEFORE:
         return source.part == target.part - 1
-    by_part = source.stage in BY_PART and target.stage in BY_PART
+    by_part = any(source.stage in family and target.stage in family for family in (BY_PART, BY_GROUP))
     return edge.delta != 0 or not by_part or source.part == target.part

@@ -13,6 +13,7 @@ from nestlab.embedding import embed
 from nestlab.exchange import RoutedBatch
 from nestlab.pipeline.rows import gather_samples
 from nestlab.pipeline.step import TrainStep
+from nestlab.pipeline.tensor_trains import TablesInFlight
 
 
 def predict(step: TrainStep, loader: Iterable[Batch]) -> tuple[np.ndarray, np.ndarray]:
@@ -35,16 +36,22 @@ def _everyones(step: TrainStep, batches: Iterator[Batch]) -> Iterator[tuple[Tens
         routed, rows = step.rows.look(batch, batch is not step.filler, step.device)
         if not routed.present:
             return
-        own = _own(step, batch, routed, rows)
+        tables = step.tables.look(batch, batch is not step.filler) if step.tables is not None else None
+        own = _own(step, batch, routed, rows, tables)
         both = gather_samples(step.transport, torch.stack([each.float() for each in own], dim=1))
         yield both[:, 0], both[:, 1]
 
 
-def _own(step: TrainStep, batch: Batch, routed: RoutedBatch, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _own(
+    step: TrainStep, batch: Batch, routed: RoutedBatch, rows: list[Tensor], tables: TablesInFlight | None
+) -> tuple[Tensor, Tensor]:
     if batch is step.filler:
         return batch.labels, batch.labels
     inputs = batch.to(step.device)
-    output = step.model.dense(inputs, embed(rows, routed.parts[0], batch.size))
+    embedded = embed(rows, routed.parts[0], batch.size)
+    if step.tables is not None:
+        step.tables.add(embedded, inputs, step.tables.leaves(tables, [inputs], 0))
+    output = step.model.dense(inputs, embedded)
     return inputs.labels, output.predictions
 
 

@@ -11,6 +11,7 @@ from nestlab.batch import Batch
 from nestlab.embedding import Residency, StepInfo
 from nestlab.exchange import RoutedBatch
 from nestlab.models import DenseOutput
+from nestlab.pipeline.tensor_trains import TablesInFlight
 
 
 class MissingInput(RuntimeError):
@@ -27,6 +28,7 @@ class Held:
     raw: int = 0
     inputs: int = 0
     keys: int = 0
+    tables: int = 0
     rows: int = 0
     summed: int = 0
     reduced: int = 0
@@ -42,6 +44,7 @@ class Part:
 
     inputs: Batch | None = None
     rows: list[Tensor] | None = None  # [n, dim] a group: leaves of the autograd graph
+    pooled: dict[str, Tensor] = field(default_factory=dict)  # a feature of a tensor-train table: leaves as well
     output: DenseOutput | None = None
     loss: Tensor | None = None  # what this part adds to the mean over the global batch
     row_grads: list[Tensor] | None = None
@@ -66,6 +69,7 @@ class InFlight:
     inputs: Batch | None = None
     routed: RoutedBatch | None = None
     foreseen: list[RoutedBatch] = field(default_factory=list)  # keys of later batches that its plan may know
+    tables: TablesInFlight | None = None  # tensor-train tables
     residency: Residency | None = None
     summed_row_grads: list[Tensor] | None = None  # [U, dim] a group
     reduced: Tensor | None = None  # dense gradients and the loss, flat, summed over the ranks
@@ -78,7 +82,7 @@ class InFlight:
     @property
     def held_batch(self) -> int:
         held = self.held
-        return held.raw + held.inputs + held.keys + held.rows
+        return held.raw + held.inputs + held.keys + held.tables + held.rows
 
     @property
     def held_activations(self) -> int:

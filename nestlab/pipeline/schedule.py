@@ -22,7 +22,8 @@ WHOLE = -1  # the part of an action that concerns its whole batch
 class Stage(StrEnum):
     """What an action does, in the order of the plain loop.
 
-    PREPARE is POST, PLAN and RETRIEVE in one; a schedule holds the one or the three.
+    PREPARE is POST, PLAN and RETRIEVE in one; a schedule holds the one or the three. What begins with TT is of
+    tensor-train tables: their owner computes the rows, and their part is a group of tables.
     """
 
     LOAD = "LOAD"
@@ -34,10 +35,15 @@ class Stage(StrEnum):
     RETRIEVE = "RETRIEVE"
     EVICT = "EVICT"
     COMMIT = "COMMIT"
+    TT_FORWARD = "TT_FORWARD"
+    TT_EXCHANGE = "TT_EXCHANGE"
     EMB_EXCHANGE = "EMB_EXCHANGE"
     FORWARD = "FORWARD"
     BACKWARD = "BACKWARD"
     GRAD_EXCHANGE = "GRAD_EXCHANGE"
+    TT_GRAD_EXCHANGE = "TT_GRAD_EXCHANGE"
+    TT_BACKWARD = "TT_BACKWARD"
+    CORE_REDUCE = "CORE_REDUCE"
     DENSE_REDUCE = "DENSE_REDUCE"
     CLIP = "CLIP"
     UPDATE = "UPDATE"
@@ -56,6 +62,7 @@ class Lane(StrEnum):
     FETCH = "fetch"
     WRITE = "write"
     COMM = "comm"
+    TABLES = "tables"
     REDUCE = "reduce"
     COMPUTE = "compute"
     EXTRA = "extra"  # no schedule's own: tests move an action here, so that no lane's order hides a missing edge
@@ -77,7 +84,7 @@ class Key(NamedTuple):
 
 
 class Action(NamedTuple):
-    """One piece of work: `stage` of `batch`, for one `part` (a micro-batch; WHOLE for the batch), on `lane`."""
+    """One piece of work: `stage` of `batch` on `lane`, for one `part`: a micro-batch, a group of tables, or WHOLE."""
 
     key: Key
     lane: Lane

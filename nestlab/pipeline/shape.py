@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nestlab.errors import UserError
-from nestlab.pipeline.accesses import Access, direct_accesses, dual_buffer_accesses, slot_cache_accesses
+from nestlab.pipeline.accesses import Access, Asked, direct_accesses, dual_buffer_accesses, slot_cache_accesses
 from nestlab.pipeline.schedule import Key, Stage
 
 if TYPE_CHECKING:
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 SPLIT = (Stage.POST, Stage.PLAN, Stage.RETRIEVE)  # what PREPARE does in one
 # The stages that work on a micro-batch; the others concern the whole batch.
 BY_PART = (Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.GRAD_EXCHANGE)
+# Those that work on a group of tensor-train tables, forward and, in the groups' reverse order, backward.
+BY_GROUP = (Stage.TT_FORWARD, Stage.TT_EXCHANGE, Stage.TT_GRAD_EXCHANGE, Stage.TT_BACKWARD)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Stages that go part by part in the plain loop, `turn` 1 from the first part on, −1 from the last one back."""
+
+    stages: tuple[Stage, ...]
+    turn: int = 1
+
+
+FAMILIES = (Family(BY_GROUP[:2]), Family(BY_PART), Family(BY_GROUP[2:], -1))
 LOOK_UP = tuple(list(Stage)[: list(Stage).index(Stage.EMB_EXCHANGE) + 1])  # what a batch's rows come by
 MOST_DEPTH = 6
 
@@ -39,6 +52,8 @@ class Shape:
         staleness: k, the updates that a look-up lags behind; 0: none. The dense part never lags.
         sync_every: replicas are averaged by SYNC after each so many batches; 0: there are no replicas.
         clips: gradients are clipped by their global norm, in a CLIP of its own.
+        table_groups: groups of tensor-train tables that are computed and exchanged in turn; 0: no such table.
+        replicated_cores: every rank has all cores, and their gradients are summed over the ranks.
         in_order: one part after the other, nothing overlaps: what FWP is compared with, bit by bit.
         builder: what makes the schedule: auto, the suite's own, or one from outside (`nestlab.plugins`).
 
@@ -55,6 +70,8 @@ class Shape:
     staleness: int = 0
     sync_every: int = 0
     clips: bool = False
+    table_groups: int = 0
+    replicated_cores: bool = False
     in_order: bool = False
     builder: str = "auto"
 
@@ -63,13 +80,18 @@ class Shape:
             raise UserError(f"schedule: no device tier '{self.tier}'; there are {', '.join(_ACCESSES)}")
         if not 1 <= self.depth <= MOST_DEPTH:
             raise UserError(f"schedule: pipeline_depth={self.depth}: it must be 1 to {MOST_DEPTH}")
-        for name, least in (("micro_batches", 1), ("staleness", 0), ("sync_every", 0)):
+        for name, least in (("micro_batches", 1), ("staleness", 0), ("sync_every", 0), ("table_groups", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"schedule: {name}={getattr(self, name)}: it must be at least {least}")
         if self.in_order and self.depth > 1:
             raise UserError(f"schedule: pipeline_depth={self.depth} overlaps batches; in order it must be 1")
         if self.staleness:
             self._check_staleness()
+        if self.table_groups and (self.staleness or self.sync_every):
+            raise UserError(
+                "schedule: cores of tensor-train tables are read as the update before left them, and have no replica "
+                "groups; give staleness=0 and replica_groups=1"
+            )
 
     def _check_staleness(self) -> None:
         k = self.staleness
@@ -98,18 +120,20 @@ class Shape:
             staleness=techniques.staleness,
             sync_every=techniques.replica_every if replicas else 0,
             clips=clips,
+            table_groups=techniques.table_groups if techniques.table_kind == "tt" else 0,
+            replicated_cores=techniques.tt_cores == "replicated",
             builder=techniques.schedule,
         )
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """In the order of the plain loop."""
-        return tuple(stage for stage in Stage if self._has(stage))
+        return tuple(stage for stage in Stage if self.has(stage))
 
     @property
     def accesses(self) -> Callable[[Key], list[Access]]:
         """What each action of this step reads and writes."""
-        return partial(_ACCESSES[self.tier], foresees=self.foresees, replicas=bool(self.sync_every))
+        return partial(_ACCESSES[self.tier], asked=Asked(self.foresees, bool(self.sync_every), self.table_groups))
 
     @property
     def least_depth(self) -> int:
@@ -128,13 +152,19 @@ class Shape:
             raise UserError(
                 "pipeline: the store's cache_policy looks ahead, the schedule does not; give both the same techniques"
             )
+        if bool(store.whole.configs) != bool(self.table_groups):
+            raise UserError(
+                f"pipeline: the store has {len(store.whole.configs)} tensor-train tables, the schedule is made for "
+                f"{'some' if self.table_groups else 'none'}; table_kind=tt goes with tables that have tensor_train"
+            )
         if (store.options.features.evict != "none") != self.evicts:
             raise UserError(
                 f"pipeline: the store has evict={store.options.features.evict}, the schedule is made for "
                 f"{'another' if self.evicts else 'none'}; give both the same techniques"
             )
 
-    def _has(self, stage: Stage) -> bool:
+    def has(self, stage: Stage) -> bool:
+        """Whether a step of this shape has such an action."""
         match stage:
             case Stage.PREPARE:
                 return not self.split
@@ -146,6 +176,10 @@ class Shape:
                 return self.tier != "direct"
             case Stage.CLIP:
                 return self.clips
+            case Stage.TT_FORWARD | Stage.TT_EXCHANGE | Stage.TT_GRAD_EXCHANGE | Stage.TT_BACKWARD:
+                return self.table_groups > 0
+            case Stage.CORE_REDUCE:
+                return self.replicated_cores and self.table_groups > 0
             case Stage.SYNC:
                 return self.sync_every > 0
         return True

@@ -50,15 +50,14 @@ class Source:
 
 def arrangement(techniques: Techniques, layout: KeyLayout) -> Arrange:
     """What is done to a batch as it is read: samples that share keys come into one micro-batch (clustering)."""
-    if techniques.clustering == "none":
+    if techniques.clustering == "none" or not layout.groups:
         return lambda batch: batch
     chosen, parts = rule(techniques.clustering), techniques.micro_batches
-    tables = {f: table.name for group in layout.groups for table in group.tables for f in table.features}
+    tables = layout.table_of
     return lambda batch: cluster(batch, chosen, parts, tables)
 
 
 def filler(layout: KeyLayout) -> Batch:
     """An empty batch with every feature that the tables look up."""
-    features = tuple(f for group in layout.groups for table in group.tables for f in table.features)
     none = torch.empty(0, dtype=torch.int64)
-    return Batch(torch.empty(0, 0), features, none, none, torch.empty(0))
+    return Batch(torch.empty(0, 0), layout.features, none, none, torch.empty(0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from nestlab.pipeline.ledger import EndOfData
 from nestlab.pipeline.rows import Rows
 from nestlab.pipeline.schedule import WHOLE, Action, Stage
 from nestlab.pipeline.source import Source, filler
+from nestlab.pipeline.tensor_trains import TensorTrains
 from nestlab.techniques import Techniques
 from nestlab.tracing.activations import SavedBytes
 from nestlab.tracing.memory import InUse
@@ -74,6 +75,8 @@ class TrainStep:
         learning = [p for p in self.model.dense.parameters() if p.requires_grad]
         known = {id(p) for group in self._dense_step.param_groups for p in group["params"]}
         self._gradients = DenseGradients(learning, [id(p) in known for p in learning], store.dtype)
+        whole = store.whole.configs
+        self.tables = TensorTrains(store, self.transport, self.techniques, self.device) if whole else None
         self._replicas = Replicas(store, self.transport) if self.transport.mesh.replicas > 1 else None
         self._keys_ahead = KeyQueue(store.options.looks_ahead)
         self._newest: dict[Stage, int] = {}  # of the stages that come in batch order
@@ -158,8 +161,11 @@ class TrainStep:
         b = self._batch(t)
         routed = b.need("routed")
         self._in_order(Stage.POST, t)
+        if self.tables is not None:
+            b.tables = self.tables.plan(routed.tables)
+            b.held.tables = b.tables.nbytes
         b.residency = self._store.resolve(routed.owned, batch=t)
-        self._tables = sum(self._store.nbytes().values())
+        self._tables = sum(self._store.nbytes().values()) + self._store.whole.nbytes
 
     def plan(self, t: int) -> None:
         b = self._batch(t)
@@ -198,6 +204,14 @@ class TrainStep:
         part.held_rows = sum(rows.nbytes for rows in part.rows)
         return part.held_rows if self.transport.mesh.shards == 1 else self.rows.leaving(routed, i).rows
 
+    def tt_forward(self, t: int, group: int) -> int:
+        assert self.tables is not None
+        return self.tables.forward(self._batch(t).need("tables"), group)
+
+    def tt_exchange(self, t: int, group: int) -> int:
+        assert self.tables is not None
+        return self.tables.exchange(self._batch(t).need("tables"), group)
+
     def forward(self, t: int, i: int) -> None:
         b = self._batch(t)
         part, routed, inputs = b.parts[i], b.need("routed"), b.parts[i].need("inputs")
@@ -206,7 +220,11 @@ class TrainStep:
             part.loss = torch.zeros((), device=self.device)
             return
         with self._counting(b, i) as saved:
-            part.output = self.model.dense(inputs, embed(part.need("rows"), routed.parts[i], inputs.size))
+            embedded = embed(part.need("rows"), routed.parts[i], inputs.size)
+            if self.tables is not None:
+                part.pooled = self.tables.leaves(b.need("tables"), [each.need("inputs") for each in b.parts], i)
+                self.tables.add(embedded, inputs, part.pooled)
+            part.output = self.model.dense(inputs, embedded)
             part.loss = weighted_sum(part.output.losses, inputs, routed.weight)
         if saved is not None:
             self._activations = saved.nbytes
@@ -230,12 +248,25 @@ class TrainStep:
             if each.device.type == "cuda":
                 each.record_stream(torch.cuda.current_stream(each.device))  # made on the stream of BACKWARD
         nbytes = sum(each.nbytes for each in grads)
-        if b.summed_row_grads[0] is not grads[0]:
+        if grads and b.summed_row_grads[0] is not grads[0]:
             b.held.summed = sum(each.nbytes for each in b.summed_row_grads)
         if len(b.parts) > 1:  # the window stays open for long: what no stage needs any more goes now
             part.rows = part.row_grads = None
             part.held_rows = part.held_grads = 0
         return nbytes if self.transport.mesh.shards == 1 else self.rows.leaving(routed, i).grads
+
+    def tt_grad_exchange(self, t: int, group: int) -> int:
+        assert self.tables is not None
+        b = self._batch(t)
+        return self.tables.give_back(b.need("tables"), group, [part.pooled for part in b.parts])
+
+    def tt_backward(self, t: int, group: int) -> None:
+        assert self.tables is not None
+        self.tables.backward(self._batch(t).need("tables"), group)
+
+    def core_reduce(self, t: int) -> int:
+        assert self.tables is not None
+        return self.tables.reduce()
 
     def dense_reduce(self, t: int) -> int:
         b = self._batch(t)
@@ -253,6 +284,8 @@ class TrainStep:
         assert self._clip is not None
         b, mesh = self._batch(t), self.transport.mesh
         own = sum(grads.double().square().sum() for grads in self._row_grads(b)) / mesh.replicas
+        if self.tables is not None:
+            own = own + self.tables.squares()
         rows = self.transport.all_reduce(Channel.DENSE, torch.as_tensor(own, dtype=torch.float64).reshape(1))
         b.scale = self._clip.scale(float((self._gradients.squares(b.need("reduced")).cpu() + rows[0]).sqrt()))
         return rows.nbytes if mesh.world_size > 1 else 0
@@ -266,6 +299,8 @@ class TrainStep:
         self._gradients.clear()
         grads = [each if b.scale == 1.0 else each * b.scale for each in self._row_grads(b)]
         self._store.apply(b.need("residency"), grads, b.need("info"))
+        if self.tables is not None:
+            self.tables.apply(b.need("info"), b.scale)
         if self._replicas is not None:
             self._replicas.touched(routed.owned)
         self.outputs[t] = self._output(t, b, reduced[-1].clone())
@@ -311,7 +346,10 @@ class TrainStep:
 
     def route_batch(self, batch: Batch) -> RoutedBatch:
         """Who needs which rows of whom for this batch; a collective."""
-        return self.rows.route(batch, present=batch is not self.filler)
+        routed = self.rows.route(batch, present=batch is not self.filler)
+        if self.tables is None:
+            return routed
+        return replace(routed, tables=self.tables.route(batch, batch is not self.filler))
 
     def _row_grads(self, b: InFlight) -> list[Tensor]:
         """Summed per key. Times M with M replica groups: so the mean of their steps is the step of the global mean."""

@@ -11,8 +11,8 @@ from nestlab.tracing.exposed import OVERHEAD
 # are seen only where a later look-up has to wait for them. H2D is loading: it moves samples, not rows.
 GROUPS: dict[str, tuple[str, ...]] = {
     "lookup": ("ROUTE", "PREPARE", "POST", "PLAN", "RETRIEVE", "EVICT", "COMMIT", "WRITEBACK", "RELEASE"),
-    "rows": ("EMB_EXCHANGE", "GRAD_EXCHANGE"),
-    "dense": ("DENSE_REDUCE", "CLIP"),
+    "rows": ("EMB_EXCHANGE", "GRAD_EXCHANGE", "TT_EXCHANGE", "TT_GRAD_EXCHANGE"),
+    "dense": ("DENSE_REDUCE", "CLIP", "CORE_REDUCE"),
     "replicas": ("SYNC",),
     "loader": ("LOAD", "H2D"),
     "overhead": (OVERHEAD,),
@@ -26,6 +26,9 @@ COLLECTIVES: dict[str, str] = {
     "ROUTE": WORLD,
     "EMB_EXCHANGE": GROUP,
     "GRAD_EXCHANGE": GROUP,
+    "TT_EXCHANGE": GROUP,
+    "TT_GRAD_EXCHANGE": GROUP,
+    "CORE_REDUCE": WORLD,
     "DENSE_REDUCE": WORLD,
     "CLIP": WORLD,
     "SYNC": SHARD,

@@ -1,0 +1,213 @@
+"""The half of a step that tensor-train tables have: each is looked up by its owner, for the samples of all ranks.
+
+Cores of one table serve all its rows, so that ids travel and not rows: ROUTE brings them to the owners, TT_FORWARD
+computes pooled rows there, group by group of tables, TT_EXCHANGE hands them to the ranks whose samples they are of, and
+gradients come back in the reverse order (EcoRec's pipeline of the embedding layer). With replicated cores every rank is
+the owner of all tables for its own samples alone, and CORE_REDUCE sums the gradients of cores (EL-Rec).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nestlab.batch import Batch
+from nestlab.batching.placement import Placement, grouped, lpt
+from nestlab.embedding import Embedded, EmbeddingStore, StepInfo
+from nestlab.embedding.tensor_train.schemes import SCHEMES, EcoRec
+from nestlab.embedding.tensor_train.schemes.scheme import Scheme
+from nestlab.embedding.tensor_train.table import LookUp
+from nestlab.errors import UserError
+from nestlab.exchange import Channel, LocalTransport, Transport
+from nestlab.exchange.codec import codec
+from nestlab.exchange.core_replicas import reduce_core_grads
+from nestlab.exchange.table_wise import (
+    TableRouted,
+    TableRouter,
+    exchange_pooled,
+    exchange_pooled_grads,
+    pooled_bytes_leaving,
+)
+from nestlab.techniques import Techniques
+
+
+@dataclass
+class TablesInFlight:
+    """What exists of a batch's tensor-train tables. G groups.
+
+    Attributes:
+        looks: [G] the look-ups of this rank's tables, in the group's order.
+        outputs, grads: by group: of this rank's tables, for the samples of all ranks.
+        pooled: by group: by feature, for this rank's samples.
+    """
+
+    routed: TableRouted
+    looks: tuple[tuple[LookUp, ...], ...]
+    outputs: dict[int, list[Tensor]] = field(default_factory=dict)
+    pooled: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    grads: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return self.routed.nbytes + sum(look.nbytes for group in self.looks for look in group)
+
+    def rows(self, feature: str) -> Tensor:
+        """This rank's pooled rows [B, dim], or of a sequence its rows, of the whole batch."""
+        return next(of_group[feature] for of_group in self.pooled.values() if feature in of_group)
+
+
+class TensorTrains:
+    """The tensor-train tables of one rank, placed table-wise (or all of them, replicated)."""
+
+    def __init__(
+        self, store: EmbeddingStore, transport: Transport, techniques: Techniques, device: torch.device
+    ) -> None:
+        self._store, self._whole, self._device = store, store.whole, device
+        self._replicated = techniques.tt_cores == "replicated"
+        self._world = transport
+        self._transport = LocalTransport() if self._replicated else transport
+        back = techniques.quantise_backward
+        self._codec = codec(techniques.quantise)
+        self._codec_back = codec(techniques.quantise if back == "same" else back)
+        self.placement = _placement(store, self._transport, techniques)
+        self._whole.keep(self.placement.of_rank(self._transport.mesh.rank))
+        self._router = TableRouter(self._whole.configs, self._transport, self.placement, store.dtype, device)
+        for table in self._whole.own.values():
+            table.scheme = _scheme(techniques)
+
+    def route(self, batch: Batch, present: bool) -> TableRouted:
+        """Whose ids are looked up where; a collective on KEYS."""
+        return self._router.route(batch, present)
+
+    def plan(self, routed: TableRouted) -> TablesInFlight:
+        """Sorting and deduplication of what this rank's tables look up; no core is read."""
+        looks = tuple(
+            tuple(self._look(bags.table, bags.ids, bags.lengths, bags.id_weights) for bags in group)
+            for group in routed.owned
+        )
+        return TablesInFlight(routed, looks)
+
+    def forward(self, tables: TablesInFlight, group: int) -> int:
+        """Rows of this rank's tables of a group, for all ranks' samples; the bytes made."""
+        owned = zip(tables.routed.owned[group], tables.looks[group], strict=True)
+        tables.outputs[group] = outputs = [self._whole.own[bags.table].forward(look) for bags, look in owned]
+        return sum(each.nbytes for each in outputs)
+
+    def exchange(self, tables: TablesInFlight, group: int) -> int:
+        """Pooled rows of the group's tables to the ranks whose samples they are of; the bytes that left this one."""
+        outputs = tables.outputs.pop(group)
+        tables.pooled[group] = exchange_pooled(
+            self._transport, tables.routed, group, outputs, self._codec, channel=Channel.TABLES
+        )
+        return self._leaving(tables, group).rows
+
+    def leaves(self, tables: TablesInFlight, inputs: list[Batch], part: int) -> dict[str, Tensor]:
+        """By feature the rows of one micro-batch's samples, leaves of the autograd graph."""
+        found = {}
+        for config in self._whole.configs:
+            for feature in config.features:
+                sizes = [_rows_of(each, feature, config.pooling) for each in inputs]
+                begin = sum(sizes[:part])
+                rows = tables.rows(feature)[begin : begin + sizes[part]].to(self._device)
+                found[feature] = rows.detach().requires_grad_()
+        return found
+
+    def add(self, embedded: Embedded, inputs: Batch, leaves: dict[str, Tensor]) -> Embedded:
+        """Gives the dense part these rows beside those of other tables."""
+        for config in self._whole.configs:
+            for feature in config.features:
+                lengths = inputs.feature_lengths()[inputs.features.index(feature)]
+                embedded.add(feature, leaves[feature], lengths if config.pooling == "none" else None)
+        return embedded
+
+    def give_back(self, tables: TablesInFlight, group: int, parts: list[dict[str, Tensor]]) -> int:
+        """Gradients of a group's pooled rows to the tables' owners; the bytes that left this rank.
+
+        Args:
+            parts: of each micro-batch, the leaves; none where this rank has no batch.
+        """
+        features = [f for t in tables.routed.placement.groups[group] for f in self._whole.configs[t].features]
+        grads = {f: _joined([part[f] for part in parts]) for f in features} if all(parts) else {}
+        tables.grads[group] = exchange_pooled_grads(
+            self._transport, tables.routed, group, grads, self._codec_back, channel=Channel.TABLES
+        )
+        return self._leaving(tables, group).grads
+
+    def backward(self, tables: TablesInFlight, group: int) -> None:
+        """Adds to the core gradients of this rank's tables of a group."""
+        grads = tables.grads.pop(group)
+        for bags, look, grad in zip(tables.routed.owned[group], tables.looks[group], grads, strict=True):
+            self._whole.own[bags.table].backward(look, grad)
+
+    def reduce(self) -> int:
+        """Sums the gradients of replicated cores over the ranks; a collective on DENSE."""
+        own = list(self._whole.own.values())
+        grads, touched = [g for table in own for g in table.grads], [m for table in own for m in table.touched]
+        summed, union = reduce_core_grads(self._world, grads, touched)
+        for into, values in zip((*grads, *touched), (*summed, *union), strict=True):
+            into.copy_(values)
+        return sum(each.nbytes for each in grads) if self._world.mesh.world_size > 1 else 0
+
+    def squares(self) -> Tensor:
+        """Of all core gradients that count on this rank, 0-d float64: replicated ones count on the first alone."""
+        counts = not self._replicated or self._world.mesh.rank == 0
+        grads = [g.double().square().sum().cpu() for table in self._whole.own.values() for g in table.grads if counts]
+        return torch.stack(grads).sum() if grads else torch.zeros((), dtype=torch.float64)
+
+    def apply(self, step: StepInfo, scale: float) -> None:
+        """One optimizer step over the cores, the only one of the batch."""
+        for table in self._whole.own.values():
+            if scale != 1.0:
+                for grad in table.grads:
+                    grad.mul_(scale)
+            table.apply(self._store.timed(step))
+
+    def look(self, batch: Batch, present: bool) -> TablesInFlight:
+        """For evaluation: a whole batch's rows; changes nothing, a collective."""
+        routed = self.route(batch, present)
+        if not routed.present:
+            return TablesInFlight(routed, ())
+        tables = self.plan(routed)
+        for group in range(len(self.placement.groups)):
+            self.forward(tables, group)
+            self.exchange(tables, group)
+        return tables
+
+    def _look(self, number: int, ids: Tensor, lengths: Tensor, id_weights: Tensor | None) -> LookUp:
+        table = self._whole.own[number]
+        return table.prepare(table.bags(ids, lengths, id_weights=id_weights))
+
+    def _leaving(self, tables: TablesInFlight, group: int):
+        return pooled_bytes_leaving(tables.routed, group, self._transport.mesh, self._codec, self._codec_back)
+
+
+def _rows_of(inputs: Batch, feature: str, pooling: str) -> int:
+    if pooling != "none":
+        return inputs.size
+    return int(inputs.feature_lengths()[inputs.features.index(feature)].sum())
+
+
+def _joined(leaves: list[Tensor]) -> Tensor:
+    """The gradient of all micro-batches' leaves; zeros where the loss did not depend on one."""
+    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    return grads[0] if len(grads) == 1 else torch.cat(grads)
+
+
+def _scheme(techniques: Techniques) -> Scheme:
+    return EcoRec(techniques.slices) if techniques.tt_scheme == "ecorec" else SCHEMES[techniques.tt_scheme]()
+
+
+def _placement(store: EmbeddingStore, transport: Transport, techniques: Techniques) -> Placement:
+    """Greedy by what a look-up costs at most; in groups of each rank's own tables."""
+    configs, ranks = store.whole.configs, transport.mesh.world_size
+    costs = [len(config.features) * sum(config.tensor_train.shape_of(config.dim).products) for config in configs]
+    owner = lpt(costs, ranks)
+    most = max(map(owner.count, range(ranks)))
+    if techniques.table_groups > most:
+        raise UserError(
+            f"techniques: table_groups={techniques.table_groups}: no rank has so many of the {len(configs)} "
+            f"tensor-train tables; give at most {most}"
+        )
+    return grouped(owner, costs, ranks, techniques.table_groups, techniques.group_slope)

@@ -1,0 +1,104 @@
+"""Tensor-train tables in the pipeline: one owner a table, groups of them exchanged in turn, the plain loop's bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rank_cases import same_bits
+from tt_cases import IDS, Case, difference, joined, learn, make
+
+from nestlab.errors import UserError
+from nestlab.exchange import LocalTransport
+from nestlab.pipeline import Shape, build
+from nestlab.techniques import Techniques
+
+TIERS = ("direct", "dual_buffer", "slot_cache,cache_slots=1")
+
+
+def alone(case: Case) -> dict[str, torch.Tensor]:
+    return learn(LocalTransport(), case)
+
+
+@pytest.mark.parametrize("kinds", ["rtt", "ttt"])
+@pytest.mark.parametrize("tier", TIERS)
+def test_every_schedule_has_the_plain_loops_bits(tier, kinds):
+    """Broken on purpose: without the row UPDATE(t−1) → TT_FORWARD(t) of the accesses ("cores") depth 5 fails."""
+    plain = alone(Case(kinds=kinds))
+    for flags, executor in (
+        ("table_groups=2", "lanes"),
+        ("table_groups=2,group_slope=1", "shuffled:1"),
+        ("pipeline_depth=5", "lanes"),
+        ("pipeline_depth=5,table_groups=2", "shuffled:2"),
+    ):
+        assert same_bits(alone(Case(f"device_tier={tier},{flags}", executor, kinds=kinds)), plain), flags
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"])
+def test_micro_batches_and_schemes_change_the_order_of_sums_alone(name):
+    plain = alone(Case(optimizer=name, dtype=torch.float64))
+    for flags in ("micro_batches=3", "micro_batches=16,pipeline_depth=3", "tt_scheme=tt_rec", "tt_scheme=el_rec"):
+        found = alone(Case(flags, optimizer=name, dtype=torch.float64))
+        assert difference(found, plain) < 1e-10, flags
+
+
+def test_slices_change_the_order_of_sums_alone():
+    plain = alone(Case(dtype=torch.float64))
+    for flags in ("slices=3", "slices=0"):
+        assert difference(alone(Case(flags, dtype=torch.float64)), plain) < 1e-12, flags
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "flags", ["", "table_groups=1,pipeline_depth=3", "device_tier=dual_buffer,pipeline_depth=5,micro_batches=2"]
+)
+def test_two_ranks_equal_one(ranks, flags):
+    """Slices are unequal, one batch leaves a rank without samples; clipping counts every core once."""
+    for size, clip in ((7, None), (1, None), (7, 0.05)):
+        case = Case(flags, optimizer="lazy_adam", dtype=torch.float64, size=size, clip=clip, steps=8)
+        assert difference(alone(case), joined(ranks.run(learn, case))) < 1e-10, (size, clip)
+
+
+@pytest.mark.dist
+def test_two_ranks_have_the_same_bits_in_every_schedule(ranks):
+    plain = joined(ranks.run(learn, Case(kinds="ttt")))
+    for flags, executor in (
+        ("pipeline_depth=5", "lanes"),
+        ("table_groups=2", "lanes"),
+        ("table_groups=2", "shuffled:3"),
+    ):
+        assert same_bits(joined(ranks.run(learn, Case(flags, executor, kinds="ttt"))), plain), flags
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_replicated_cores_equal_one_rank(ranks, clip):
+    """Every rank has all cores afterwards, equal ones: `joined` asks that."""
+    case = Case("tt_cores=replicated,pipeline_depth=3", "lanes", "lazy_adam", torch.float64, clip=clip)
+    assert difference(alone(case), joined(ranks.run(learn, case))) < 1e-10
+
+
+def test_rows_can_be_asked_for_and_move_when_trained():
+    case = Case(kinds="ttt", steps=3)
+    model, pipeline = make(case, LocalTransport(), [])
+    before = model.embedding.full_weight("items", IDS)
+    assert before.shape == (80, 4)
+    from rank_cases import global_batches
+
+    list(pipeline.run(global_batches(case)))
+    assert not torch.equal(model.embedding.full_weight("items", IDS), before)
+
+
+def test_what_does_not_go_together_is_refused():
+    for flags, word in (
+        ("table_kind=tt,staleness=1,pipeline_depth=2", "staleness"),
+        ("table_kind=tt,replica_groups=2", "replica"),
+        ("table_groups=2", "only with table_kind=tt"),
+        ("table_kind=tt,slices=3,tt_scheme=tt_rec", "ecorec"),
+        ("table_kind=tt,table_groups=2,tt_cores=replicated", "replicated"),
+    ):
+        with pytest.raises(UserError, match=word):
+            Techniques.parse(flags)
+    with pytest.raises(UserError, match="table_groups=9"):
+        make(Case("table_groups=9"), LocalTransport(), [])
+    with pytest.raises(UserError, match="tensor-train"):
+        build(Shape()).shape.check(make(Case(), LocalTransport(), [])[0].embedding)
