@@ -4,8 +4,8 @@ A folder as `nestlab.embedding.checkpoint` writes it: the tables in shards, and 
 own state (`beside`), both made valid by one manifest that is replaced as a whole. Whatever kills a save, the folder
 holds the checkpoint before or the new one, never the tables of one with the weights of the other.
 
-The state: dense parameters and their optimizer's state, each rank's random generator and buffers, the position of the
-first batch not trained, the curve so far, and the facts that a continued run must share.
+The state: dense parameters and their optimizer's state, cores of tensor-train tables, each rank's random generator and
+buffers, the position of the first batch not trained, the curve so far, and the facts that a continued run must share.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from nestlab.training import dense_state
 from nestlab.training.dense_state import Tensors, under
 from nestlab.training.gathering import together
 from nestlab.training.history import History
+from nestlab.training.whole_tables import check_whole, gather_whole, load_whole
 
 FORMAT = 1
 FULL_EVERY = 10
@@ -114,12 +115,14 @@ def save(
 
     parts = together(transport, write)[: mesh.shards]
     own_of_ranks = _gather_own(trained)
+    whole = gather_whole(store, transport)
 
     def publish() -> str:
         if mesh.rank != 0:
             return ""
         shards = [tables.ShardFiles.from_json(part) for part in parts]
         tensors, content = _pack(trained, state, facts or {}, own_of_ranks)
+        tensors |= {f"whole.{name}": value for name, value in whole.items()}
         beside = tables.write_beside(folder, shards[0].save.number, content, tensors)
         return json.dumps(asdict(tables.publish(folder, shards, beside)))
 
@@ -187,7 +190,9 @@ def restore(folder: str | Path, trained: Trained, facts: Facts | None = None) ->
         dense = trained.model.dense
         dense_state.check_dense(dense, tensors)
         dense_state.check_optimizer(trained.optimizer, dense, content["optimizer"])
+        check_whole(trained.model.embedding, under("whole", tensors))
         tables.load(trained.model.embedding, folder, mesh.shard, mesh.shards)
+        load_whole(trained.model.embedding, under("whole", tensors))
         dense_state.load_dense(dense, tensors)
         dense_state.load_optimizer(trained.optimizer, tensors, content["optimizer"])
         dense_state.load_rank_tensors(dense, trained.device, _own(tensors, mesh.rank, content))

@@ -1,8 +1,9 @@
 """The trained model as files, in a canonical order: two runs that learnt the same write the same bytes.
 
 `tables.safetensors` holds, a table, `<table>.ids` [n] int64 ascending, `<table>.weight` [n, dim] and `<table>.state`
-[n, s]; `dense.safetensors` the dense part's parameters and buffers by name; `model.json` what they mean. Readable
-without NestLab.
+[n, s], or of a tensor train its cores, `<table>.core.0` [p_0, width_0] and so on, with their states;
+`dense.safetensors` the dense part's parameters and buffers by name; `model.json` what they mean. Readable without
+NestLab.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport, Transport
 from nestlab.models import RecModel
 from nestlab.training.gathering import to_first_shard
+from nestlab.training.whole_tables import gather_whole
 
 Tensors = dict[str, torch.Tensor]
 
@@ -91,7 +93,7 @@ def _write(model: RecModel, tables: Tensors, scratch: Path, description: dict[st
 
 def _tables(model: RecModel, transport: Transport) -> Tensors:
     """All tables on rank 0, ids ascending; nothing on the other ranks."""
-    tensors = {}
+    tensors = gather_whole(model.embedding, transport)
     for group in model.embedding.groups:
         for table in group.tables:
             own = model.embedding.export(table.name)

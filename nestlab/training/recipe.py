@@ -11,7 +11,7 @@ import torch
 
 from nestlab import data, device, plugins
 from nestlab.data import Dataset, Loader
-from nestlab.embedding import EmbeddingStore, RowOptimizer, TableConfig, Tiers, optimizer
+from nestlab.embedding import EmbeddingStore, RowOptimizer, Tiers, optimizer
 from nestlab.errors import UserError
 from nestlab.exchange import Link, LinkModel, LocalTransport, Transport
 from nestlab.launch import environment
@@ -25,6 +25,7 @@ from nestlab.training.checkpoint import FULL_EVERY, Checkpoints, Facts, Trained,
 from nestlab.training.fit import FitConfig, Report, Saving, fit
 from nestlab.training.gathering import together
 from nestlab.training.history import History
+from nestlab.training.tables import tables_of
 
 EXECUTORS = ("auto", "inline", "lanes", "shuffled")
 
@@ -282,13 +283,17 @@ def _saving(saves: SaveOptions | None, trained: Trained, facts: Facts, report: R
 def _executor(options: TrainOptions, techniques: Techniques) -> Inline | Lanes | Shuffled:
     wanted = options.executor
     if wanted == "auto":
-        wanted = "lanes" if techniques.pipeline_depth > 1 or techniques.micro_batches > 1 else "inline"
+        wanted = (
+            "lanes"
+            if max(techniques.pipeline_depth, techniques.micro_batches, techniques.table_groups) > 1
+            else "inline"
+        )
     return {"inline": Inline, "lanes": Lanes, "shuffled": lambda: Shuffled(options.seed)}[wanted]()
 
 
 def build_dlrm(dataset: Dataset, options: TrainOptions, tiers: Tiers | None = None) -> RecModel:
-    """DLRM with a table a feature; ids of any value find rows, so no table needs a size."""
-    tables = [TableConfig(name, options.dim) for name in dataset.features]
+    """DLRM with a table a feature; ids of any value find rows."""
+    tables = tables_of(dataset, options.dim, Techniques.parse(options.techniques))
     store = EmbeddingStore(tables, row_optimizer(options), seed=options.seed, tiers=tiers)
     dense = DLRM(len(dataset.dense_names), dataset.features, options.dim, seed=options.seed)
     return RecModel(store, dense)
