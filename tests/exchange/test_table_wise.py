@@ -135,7 +135,7 @@ def test_rows_and_gradients_equal_a_look_up_at_home(world):
     """Whole numbers in float64, equal and not nearly, over every placement, uneven and empty batches.
 
     Feature "i" has no gradient. Broken on purpose, each made this fail: gradients sent with the counts of the rows;
-    what came sorted by table taken as sorted by rank; lengths always in one byte; weights of a table with mean pooling.
+    what came sorted by table taken as sorted by rank; lengths always in one byte.
     """
     made, present, placement = world
     results = FakeWorld(len(made)).run(lambda t: step(t, made[t.mesh.rank], present[t.mesh.rank], placement))
@@ -158,7 +158,11 @@ def test_rows_and_gradients_equal_a_look_up_at_home(world):
 @settings(max_examples=25, deadline=None)
 @given(worlds())
 def test_an_owner_looks_up_the_same_whatever_the_placement(world):
-    """Ranks, then features as the table names them, then samples; weights where some rank has them. Two messages."""
+    """Ranks, then features as the table names them, then samples; weights where some rank has them. Two messages.
+
+    Broken on purpose, each made this fail: features in the batch's order; weights with mean pooling; weights of 0 for
+    ranks that have none.
+    """
     made, present, placement = world
 
     def rank(transport):
