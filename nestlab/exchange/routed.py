@@ -47,7 +47,7 @@ class RoutedBatch:
         weight: the sum of the samples' weights over all ranks: what the loss is divided by.
         present: some rank has a batch; False: the data end here, on every rank.
         unique: [G] unique keys of this rank's batch: the lower bound of the rows that come.
-        tables: what the owners of tensor-train tables look up; None: there are none.
+        tables: what the owners of tensor-train tables look up, slice by slice of the samples; empty: there are none.
     """
 
     owned: tuple[KeySet, ...]
@@ -56,10 +56,10 @@ class RoutedBatch:
     weight: float
     present: bool
     unique: tuple[int, ...]
-    tables: TableRouted | None = None
+    tables: tuple[TableRouted, ...] = ()
 
     @property
     def nbytes(self) -> int:
-        whole = 0 if self.tables is None else self.tables.nbytes
+        whole = sum(each.nbytes for each in self.tables)
         owned = sum(keys.ids.nbytes for keys in self.owned)
         return whole + owned + sum(keys.positions.nbytes for part in self.parts for keys in part)

@@ -23,7 +23,9 @@ from nestlab.errors import UserError
 from nestlab.exchange import Channel, LocalTransport, Transport
 from nestlab.exchange.codec import codec
 from nestlab.exchange.core_replicas import reduce_core_grads
+from nestlab.exchange.rows import Leaving
 from nestlab.exchange.table_wise import (
+    TableBags,
     TableRouted,
     TableRouter,
     exchange_pooled,
@@ -33,29 +35,58 @@ from nestlab.exchange.table_wise import (
 from nestlab.techniques import Techniques
 
 
-@dataclass
-class TablesInFlight:
-    """What exists of a batch's tensor-train tables. G groups.
+@dataclass(eq=False)
+class Turn:
+    """What is computed and exchanged in one go: a group of tables for all samples, or all tables for some samples.
 
     Attributes:
-        looks: [G] the look-ups of this rank's tables, in the group's order.
-        outputs, grads: by group: of this rank's tables, for the samples of all ranks.
-        pooled: by group: by feature, for this rank's samples.
+        routed, group: what the owners look up of it.
+        looks: of this rank's tables, in the group's order.
+        outputs, grads: of this rank's tables, for the samples of all ranks, while they are there.
+        pooled: by feature, for this rank's samples.
     """
 
     routed: TableRouted
-    looks: tuple[tuple[LookUp, ...], ...]
-    outputs: dict[int, list[Tensor]] = field(default_factory=dict)
-    pooled: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    grads: dict[int, list[Tensor]] = field(default_factory=dict)
+    group: int
+    looks: tuple[LookUp, ...]
+    outputs: list[Tensor] = field(default_factory=list)
+    pooled: dict[str, Tensor] = field(default_factory=dict)
+    grads: list[Tensor] = field(default_factory=list)
+
+    @property
+    def features(self) -> list[str]:
+        """Of the group's tables, on every rank."""
+        tables = self.routed.placement.groups[self.group]
+        return [feature for t in tables for feature in self.routed.tables[t].features]
+
+    def rows_of(self, feature: str) -> int:
+        """Rows of a feature for this rank's samples of this turn; 0 where it is not among them."""
+        for t in self.routed.placement.groups[self.group]:
+            if feature in self.routed.tables[t].features:
+                return self.routed.rows[t][self.routed.tables[t].features.index(feature)]
+        return 0
+
+
+@dataclass
+class TablesInFlight:
+    """What exists of a batch's tensor-train tables, turn by turn."""
+
+    turns: tuple[Turn, ...]
 
     @property
     def nbytes(self) -> int:
-        return self.routed.nbytes + sum(look.nbytes for group in self.looks for look in group)
+        routed = {id(turn.routed): turn.routed.nbytes for turn in self.turns}
+        return sum(routed.values()) + sum(look.nbytes for turn in self.turns for look in turn.looks)
 
     def rows(self, feature: str) -> Tensor:
         """This rank's pooled rows [B, dim], or of a sequence its rows, of the whole batch."""
-        return next(of_group[feature] for of_group in self.pooled.values() if feature in of_group)
+        pieces = [turn.pooled[feature] for turn in self.turns if feature in turn.pooled]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def span(self, feature: str, turn: Turn) -> slice:
+        """Where the rows of a turn lie among those of the batch."""
+        begin = sum(each.rows_of(feature) for each in self.turns[: self.turns.index(turn)])
+        return slice(begin, begin + turn.rows_of(feature))
 
 
 class TensorTrains:
@@ -71,37 +102,44 @@ class TensorTrains:
         back = techniques.quantise_backward
         self._codec = codec(techniques.quantise)
         self._codec_back = codec(techniques.quantise if back == "same" else back)
-        self.placement = _placement(store, self._transport, techniques)
+        by_samples = techniques.group_by == "samples"
+        self._slices = techniques.table_groups if by_samples else 1
+        self.placement = _placement(store, self._transport, 1 if by_samples else techniques.table_groups, techniques)
         self._whole.keep(self.placement.of_rank(self._transport.mesh.rank))
         self._router = TableRouter(self._whole.configs, self._transport, self.placement, store.dtype, device)
         for table in self._whole.own.values():
             table.scheme = _scheme(techniques)
 
-    def route(self, batch: Batch, present: bool) -> TableRouted:
-        """Whose ids are looked up where; a collective on KEYS."""
-        return self._router.route(batch, present)
+    def route(self, batch: Batch, present: bool) -> tuple[TableRouted, ...]:
+        """Whose ids are looked up where, slice by slice of the samples; collectives on KEYS."""
+        slices = batch.micro_batches(self._slices) if self._slices > 1 else [batch]
+        return tuple(self._router.route(each, present) for each in slices)
 
-    def plan(self, routed: TableRouted) -> TablesInFlight:
+    def plan(self, routed: tuple[TableRouted, ...]) -> TablesInFlight:
         """Sorting and deduplication of what this rank's tables look up; no core is read."""
-        looks = tuple(
-            tuple(self._look(bags.table, bags.ids, bags.lengths, bags.id_weights) for bags in group)
-            for group in routed.owned
+        return TablesInFlight(
+            tuple(
+                Turn(each, group, tuple(self._look(bags) for bags in owned))
+                for each in routed
+                for group, owned in enumerate(each.owned)
+            )
         )
-        return TablesInFlight(routed, looks)
 
-    def forward(self, tables: TablesInFlight, group: int) -> int:
-        """Rows of this rank's tables of a group, for all ranks' samples; the bytes made."""
-        owned = zip(tables.routed.owned[group], tables.looks[group], strict=True)
-        tables.outputs[group] = outputs = [self._whole.own[bags.table].forward(look) for bags, look in owned]
-        return sum(each.nbytes for each in outputs)
+    def forward(self, tables: TablesInFlight, number: int) -> int:
+        """Rows of this rank's tables in one turn, for all ranks' samples; the bytes made."""
+        turn = tables.turns[number]
+        owned = zip(turn.routed.owned[turn.group], turn.looks, strict=True)
+        turn.outputs = [self._whole.own[bags.table].forward(look) for bags, look in owned]
+        return sum(each.nbytes for each in turn.outputs)
 
-    def exchange(self, tables: TablesInFlight, group: int) -> int:
-        """Pooled rows of the group's tables to the ranks whose samples they are of; the bytes that left this one."""
-        outputs = tables.outputs.pop(group)
-        tables.pooled[group] = exchange_pooled(
-            self._transport, tables.routed, group, outputs, self._codec, channel=Channel.TABLES
+    def exchange(self, tables: TablesInFlight, number: int) -> int:
+        """Pooled rows of a turn to the ranks whose samples they are of; the bytes that left this one."""
+        turn = tables.turns[number]
+        turn.pooled = exchange_pooled(
+            self._transport, turn.routed, turn.group, turn.outputs, self._codec, channel=Channel.TABLES
         )
-        return self._leaving(tables, group).rows
+        turn.outputs = []
+        return self._leaving(turn).rows
 
     def leaves(self, tables: TablesInFlight, inputs: list[Batch], part: int) -> dict[str, Tensor]:
         """By feature the rows of one micro-batch's samples, leaves of the autograd graph."""
@@ -122,24 +160,28 @@ class TensorTrains:
                 embedded.add(feature, leaves[feature], lengths if config.pooling == "none" else None)
         return embedded
 
-    def give_back(self, tables: TablesInFlight, group: int, parts: list[dict[str, Tensor]]) -> int:
-        """Gradients of a group's pooled rows to the tables' owners; the bytes that left this rank.
+    def give_back(self, tables: TablesInFlight, number: int, parts: list[dict[str, Tensor]]) -> int:
+        """Gradients of a turn's pooled rows to the tables' owners; the bytes that left this rank.
 
         Args:
-            parts: of each micro-batch, the leaves; none where this rank has no batch.
+            parts: of each micro-batch, the leaves; empty where this rank has no batch.
         """
-        features = [f for t in tables.routed.placement.groups[group] for f in self._whole.configs[t].features]
-        grads = {f: _joined([part[f] for part in parts]) for f in features} if all(parts) else {}
-        tables.grads[group] = exchange_pooled_grads(
-            self._transport, tables.routed, group, grads, self._codec_back, channel=Channel.TABLES
+        turn = tables.turns[number]
+        grads = {}
+        if all(parts):
+            grads = {f: _joined([part[f] for part in parts])[tables.span(f, turn)] for f in turn.features}
+        turn.grads = exchange_pooled_grads(
+            self._transport, turn.routed, turn.group, grads, self._codec_back, channel=Channel.TABLES
         )
-        return self._leaving(tables, group).grads
+        return self._leaving(turn).grads
 
-    def backward(self, tables: TablesInFlight, group: int) -> None:
-        """Adds to the core gradients of this rank's tables of a group."""
-        grads = tables.grads.pop(group)
-        for bags, look, grad in zip(tables.routed.owned[group], tables.looks[group], grads, strict=True):
+    def backward(self, tables: TablesInFlight, number: int) -> None:
+        """Adds to the core gradients of this rank's tables in one turn."""
+        turn = tables.turns[number]
+        owned = zip(turn.routed.owned[turn.group], turn.looks, turn.grads, strict=True)
+        for bags, look, grad in owned:
             self._whole.own[bags.table].backward(look, grad)
+        turn.grads = []
 
     def reduce(self) -> int:
         """Sums the gradients of replicated cores over the ranks; a collective on DENSE."""
@@ -167,20 +209,20 @@ class TensorTrains:
     def look(self, batch: Batch, present: bool) -> TablesInFlight:
         """For evaluation: a whole batch's rows; changes nothing, a collective."""
         routed = self.route(batch, present)
-        if not routed.present:
-            return TablesInFlight(routed, ())
+        if not any(each.present for each in routed):
+            return TablesInFlight(())
         tables = self.plan(routed)
-        for group in range(len(self.placement.groups)):
-            self.forward(tables, group)
-            self.exchange(tables, group)
+        for number in range(len(tables.turns)):
+            self.forward(tables, number)
+            self.exchange(tables, number)
         return tables
 
-    def _look(self, number: int, ids: Tensor, lengths: Tensor, id_weights: Tensor | None) -> LookUp:
-        table = self._whole.own[number]
-        return table.prepare(table.bags(ids, lengths, id_weights=id_weights))
+    def _look(self, bags: TableBags) -> LookUp:
+        table = self._whole.own[bags.table]
+        return table.prepare(table.bags(bags.ids, bags.lengths, id_weights=bags.id_weights))
 
-    def _leaving(self, tables: TablesInFlight, group: int):
-        return pooled_bytes_leaving(tables.routed, group, self._transport.mesh, self._codec, self._codec_back)
+    def _leaving(self, turn: Turn) -> Leaving:
+        return pooled_bytes_leaving(turn.routed, turn.group, self._transport.mesh, self._codec, self._codec_back)
 
 
 def _rows_of(inputs: Batch, feature: str, pooling: str) -> int:
@@ -199,15 +241,15 @@ def _scheme(techniques: Techniques) -> Scheme:
     return EcoRec(techniques.slices) if techniques.tt_scheme == "ecorec" else SCHEMES[techniques.tt_scheme]()
 
 
-def _placement(store: EmbeddingStore, transport: Transport, techniques: Techniques) -> Placement:
+def _placement(store: EmbeddingStore, transport: Transport, groups: int, techniques: Techniques) -> Placement:
     """Greedy by what a look-up costs at most; in groups of each rank's own tables."""
     configs, ranks = store.whole.configs, transport.mesh.world_size
     costs = [len(config.features) * sum(config.tensor_train.shape_of(config.dim).products) for config in configs]
     owner = lpt(costs, ranks)
     most = max(map(owner.count, range(ranks)))
-    if techniques.table_groups > most:
+    if groups > most:
         raise UserError(
-            f"techniques: table_groups={techniques.table_groups}: no rank has so many of the {len(configs)} "
+            f"techniques: table_groups={groups}: no rank has so many of the {len(configs)} "
             f"tensor-train tables; give at most {most}"
         )
-    return grouped(owner, costs, ranks, techniques.table_groups, techniques.group_slope)
+    return grouped(owner, costs, ranks, groups, techniques.group_slope)

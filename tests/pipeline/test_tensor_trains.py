@@ -36,7 +36,13 @@ def test_every_schedule_has_the_plain_loops_bits(tier, kinds):
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"])
 def test_micro_batches_and_schemes_change_the_order_of_sums_alone(name):
     plain = alone(Case(optimizer=name, dtype=torch.float64))
-    for flags in ("micro_batches=3", "micro_batches=16,pipeline_depth=3", "tt_scheme=tt_rec", "tt_scheme=el_rec"):
+    for flags in (
+        "micro_batches=3",
+        "micro_batches=16,pipeline_depth=3",
+        "table_groups=3,group_by=samples",
+        "tt_scheme=tt_rec",
+        "tt_scheme=el_rec",
+    ):
         found = alone(Case(flags, optimizer=name, dtype=torch.float64))
         assert difference(found, plain) < 1e-10, flags
 
@@ -49,7 +55,12 @@ def test_slices_change_the_order_of_sums_alone():
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    "flags", ["", "table_groups=1,pipeline_depth=3", "device_tier=dual_buffer,pipeline_depth=5,micro_batches=2"]
+    "flags",
+    [
+        "",
+        "table_groups=3,group_by=samples,pipeline_depth=3",
+        "device_tier=dual_buffer,pipeline_depth=5,micro_batches=2",
+    ],
 )
 def test_two_ranks_equal_one(ranks, flags):
     """Slices are unequal, one batch leaves a rank without samples; clipping counts every core once."""
