@@ -19,7 +19,7 @@ def exchange_pooled(
     group: int,
     outputs: Sequence[Tensor],
     codec: Codec | None = None,
-    channel: Channel = Channel.ROWS,
+    channel: Channel = Channel.TABLES,
 ) -> dict[str, Tensor]:
     """What the owners looked up for one group of tables, to the ranks whose samples it is. One All2All.
 
@@ -59,7 +59,7 @@ def exchange_pooled_grads(
     group: int,
     grads: Mapping[str, Tensor | None],
     codec: Codec | None = None,
-    channel: Channel = Channel.ROWS,
+    channel: Channel = Channel.TABLES,
 ) -> list[Tensor]:
     """Gradients of what `exchange_pooled` returned, back to the tables' owners. One All2All.
 

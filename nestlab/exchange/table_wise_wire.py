@@ -15,7 +15,7 @@ from nestlab.exchange.transport import Channel, Transport
 class Wire:
     """How the rows of one routed batch look between ranks: elements of their dtype, or with a codec bytes."""
 
-    def __init__(self, routed: TableRouted, codec: Codec | None, channel: Channel = Channel.ROWS) -> None:
+    def __init__(self, routed: TableRouted, codec: Codec | None, channel: Channel = Channel.TABLES) -> None:
         self._routed, self._codec, self._channel = routed, codec, channel
         self._kind = routed.dtype if codec is None else torch.uint8
 

@@ -9,10 +9,14 @@ from fake_transport import FakeWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestlab.batch import Batch
 from nestlab.batching.placement import Placement, grouped
+from nestlab.embedding import Adagrad, StepInfo, TableConfig
+from nestlab.embedding.tensor_train import TensorTrain, TTTable
 from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport
 from nestlab.exchange.core_replicas import reduce_core_grads
+from nestlab.exchange.table_wise import TableRouter, exchange_pooled, exchange_pooled_grads
 from nestlab.exchange.table_wise_moving import move_tables, share_costs
 
 TABLES = 5
@@ -70,6 +74,59 @@ def test_tables_arrive_over_gloo(ranks):
         check_moved(ranks.run(moved, old, new, numpy), old, new)
     check_moved(ranks.run(moved, new, old), new, old)
     check_moved(ranks.run(moved, [0, 0], [1, 1]), [0, 0], [1, 1])
+
+
+NAMES = ("f0", "f1", "f2", "f3")
+TRAINS = (
+    TableConfig("a", 4, NAMES[:2], tensor_train=TensorTrain(rows=90, rank=3)),
+    TableConfig("b", 2, NAMES[2:3], pooling="none", tensor_train=TensorTrain(rows=40, rank=2)),
+    TableConfig("c", 6, NAMES[3:], pooling="mean", tensor_train=TensorTrain(rows=60, rank=2)),
+)
+
+
+def made_batch(seed: int, size: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 4, (len(NAMES) * size,), generator=generator)
+    ids = torch.randint(-50, 50, (int(lengths.sum()),), generator=generator) * (2**40 + 1)
+    weights = torch.rand(ids.numel(), generator=generator)
+    return Batch(torch.zeros(size, 1), NAMES, ids, lengths, torch.zeros(size), id_weights=weights)
+
+
+def train(transport, placements: list[Placement]) -> dict[int, list[torch.Tensor]]:
+    """Records of this rank's tables after a batch a placement, with gradients that depend on what was looked up."""
+    tables = [TTTable(config, Adagrad(0.1), dtype=torch.float64, scheme="tt_rec") for config in TRAINS]
+    router, rank = TableRouter(TRAINS, transport, placements[0], torch.float64), transport.mesh.rank
+    for step, placement in enumerate(placements):
+        came = move_tables(transport, [table.cores.records for table in tables], router.placement, placement)
+        for t, arrays in came.items():
+            for mine, new in zip(tables[t].cores.records, arrays, strict=True):
+                mine.copy_(new)
+        router.place(placement)
+        routed, looks, grads = router.route(made_batch(10 * step + rank, 3 + 2 * rank)), {}, {}
+        for group, owned in enumerate(routed.owned):
+            for bags in owned:
+                table = tables[bags.table]
+                looks[bags.table] = table.prepare(table.bags(bags.ids, bags.lengths, id_weights=bags.id_weights))
+            outputs = [tables[bags.table].forward(looks[bags.table]) for bags in owned]
+            grads |= {f: 2 * rows + 1 for f, rows in exchange_pooled(transport, routed, group, outputs).items()}
+        for group, owned in reversed(list(enumerate(routed.owned))):
+            for bags, grad in zip(owned, exchange_pooled_grads(transport, routed, group, grads), strict=True):
+                tables[bags.table].backward(looks[bags.table], grad)
+                tables[bags.table].apply(StepInfo(step + 1))
+    return {t: list(tables[t].cores.records) for t in placements[-1].of_rank(rank)}
+
+
+def test_where_tables_lie_and_when_they_move_changes_no_bit():
+    """Tensor-train tables over four batches: placed once, and moved between all of them, with Adagrad's states.
+
+    Broken on purpose: tables that move without their optimizer state made this fail.
+    """
+    here, there = Placement((0, 1, 1), ((0, 1), (2,))), Placement((1, 0, 0), ((2,), (1, 0)))
+    everywhere = [Placement((1, 1, 1), ((0, 1, 2),)), there, there, here]
+    still, moving = (FakeWorld(2).run(lambda t, p=p: train(t, p)) for p in ([here] * 4, everywhere))
+    for one, other in zip(still, moving, strict=True):
+        assert one.keys() == other.keys()
+        assert all(bits(a) == bits(b) for t in one for a, b in zip(one[t], other[t], strict=True))
 
 
 def test_moves_that_cannot_be_are_refused():
