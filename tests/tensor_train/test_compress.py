@@ -28,8 +28,7 @@ def true_error(dense: torch.Tensor, found) -> float:
 @settings(max_examples=15, deadline=None)
 @given(st.integers(2, 4), st.integers(1, 40), st.sampled_from([1, 4, 6, 12]), st.integers(1, 5))
 def test_the_error_told_is_the_true_one(cores, rows, dim, rank):
-    """Broken on purpose: with the padding rows counted in, or with the error taken before the ranks are cut, this
-    fails."""
+    """Broken on purpose: with the padding rows counted in, or with nothing summed, this fails."""
     dense = random_table(rows, dim)
     found = compress(dense, suggest(rows, dim, cores, rank))
     assert found.error == pytest.approx(true_error(dense, found), rel=1e-9, abs=1e-13)
@@ -74,7 +73,7 @@ def test_two_cores_are_the_best_that_there_are():
 @pytest.mark.parametrize("cores", [2, 3, 4])
 def test_an_error_is_kept_to_with_few_ranks(cores, error):
     """Rows that fade, so that there is something to leave out. Broken on purpose: with error in place of error/√(d−1)
-    for each step, four cores at 0.5 fail."""
+    for each step, three cores at 0.5 fail."""
     dense = random_table(48, 12) * torch.logspace(0, -3, 12, dtype=torch.float64)
     found = compress(dense, suggest(48, 12, cores), error)
     assert found.error <= max(error, 1e-13)

@@ -78,6 +78,7 @@ class HotRows:
     Attributes:
         records: [K, dim + state] `[weight | optimizer state]`.
         held: [K] int64, in host memory, the row whose record a slot has now; −1: none.
+        grads: [K, dim], of the look-ups since the last `apply`.
         counters: see `HotCounters`.
     """
 
@@ -88,7 +89,7 @@ class HotRows:
         self.records = cores.records[0].new_zeros(self.capacity, dim + optimizer.state_width(dim))
         self.held = torch.full((self.capacity,), -1)
         self.counters = HotCounters()
-        self._grads = self.records.new_zeros(self.capacity, dim)
+        self.grads = self.records.new_zeros(self.capacity, dim)
         self._touched = torch.zeros(self.capacity, dtype=torch.bool, device=cores.device)
         self._pending: list[Change] = []
 
@@ -99,7 +100,7 @@ class HotRows:
 
     @property
     def nbytes(self) -> int:
-        return self.records.nbytes + self._grads.nbytes + self.held.nbytes + self._choice.nbytes
+        return self.records.nbytes + self.grads.nbytes + self.held.nbytes + self._choice.nbytes
 
     def split(self, bags: Bags, train: bool) -> tuple[Bags, HotPart]:
         """What is left to the scheme, and what hot rows give.
@@ -146,22 +147,22 @@ class HotRows:
         if bags.weights is not None:
             of_rows.mul_(bags.weights.unsqueeze(1))
         with work.hold(of_rows):
-            self._grads.index_add_(0, bags.rows, of_rows)
+            self.grads.index_add_(0, bags.rows, of_rows)
         self._touched[bags.rows] = True
 
     def apply(self, step: StepInfo) -> None:
         """One row-optimizer step over the hot rows touched since the last one."""
         slots = self._touched.nonzero().squeeze(1)
         if slots.numel() and self.records.device.type == "cpu":
-            picked = self._grads.index_select(0, slots)
+            picked = self.grads.index_select(0, slots)
             self._optimizer.update(self.records.numpy(), slots.numpy(), picked.numpy(), step)
         elif slots.numel():
-            optimizers_torch.update(self._optimizer, self.records, slots, self._grads.index_select(0, slots), step)
+            optimizers_torch.update(self._optimizer, self.records, slots, self.grads.index_select(0, slots), step)
         self.forget()
 
     def forget(self) -> None:
         """Gradients start anew, without a step."""
-        self._grads.zero_()
+        self.grads.zero_()
         self._touched.zero_()
 
     def slots_of(self, rows: Tensor) -> Tensor:

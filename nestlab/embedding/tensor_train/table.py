@@ -189,6 +189,11 @@ class TTTable:
             self.hot.apply(step)
         self.forget()
 
+    @property
+    def all_grads(self) -> tuple[Tensor, ...]:
+        """What a norm of all gradients counts and a clipping scales: those of cores and of hot rows, not copies."""
+        return self.grads if self.hot is None else (*self.grads, self.hot.grads)
+
     def forget(self) -> None:
         """Gradients start anew, without a step."""
         for grad in self.grads:
