@@ -114,6 +114,12 @@ class Techniques:
     tt_cores: Literal["table_wise", "replicated"] = flag(
         "table_wise", "EcoRec", ("replicated",), help="cores on one rank, or on all (EL-Rec) with summed gradients"
     )
+    tt_rebalance: int = flag(
+        0,
+        "EcoRec",
+        None,
+        help="batches from one look at measured loads, after which tables may move, to the next; 0: none",
+    )
     slices: int = flag(1, "EcoRec", None, help="slices of the sorted rows, one after another; 0: by a memory budget")
     table_groups: int = flag(1, "EcoRec", None, help="groups of tables, computed and exchanged in turn")
     group_by: Literal["tables", "samples"] = flag(
@@ -213,7 +219,17 @@ PART_OF: dict[str, dict[str, tuple]] = {
     "click_weight": _SCORED,
     "score_decay": _SCORED,
     **dict.fromkeys(
-        ("tt_scheme", "tt_rank", "tt_from", "tt_cores", "slices", "table_groups", "group_by", "group_slope"),
+        (
+            "tt_scheme",
+            "tt_rank",
+            "tt_from",
+            "tt_cores",
+            "tt_rebalance",
+            "slices",
+            "table_groups",
+            "group_by",
+            "group_slope",
+        ),
         _TENSOR_TRAIN,
     ),
 }
@@ -246,6 +262,12 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
     ("clustering", "only with micro_batches above 1", lambda t: t.clustering != "none" and t.micro_batches == 1),
     ("tt_rank", "it must be at least 1", lambda t: t.tt_rank < 1),
     ("tt_from", "it must be 0 or more", lambda t: t.tt_from < 0),
+    ("tt_rebalance", "it must be 0 or more", lambda t: t.tt_rebalance < 0),
+    (
+        "tt_rebalance",
+        "replicated cores are everywhere; leave tt_rebalance out",
+        lambda t: t.tt_rebalance > 0 and t.tt_cores == "replicated",
+    ),
     ("slices", "it must be 0 (by a memory budget) or more", lambda t: t.slices < 0),
     (
         "slices",

@@ -91,6 +91,8 @@ class Pipeline:
         self._executor = executor or Inline()
         self._progress = Progress(self.schedule, self._executor, depth_over_time(self.techniques))
         self._optimizer = optimizer
+        self._rebalances = self.techniques.tt_rebalance if self._transport.mesh.world_size > 1 else 0
+        self._since_rebalance = 0
         self._agreed = self._transport.mesh.world_size == 1
         self._broken = ""
         model.embedding.hand_to(self)
@@ -202,6 +204,11 @@ class Pipeline:
         step = self._step
         if (step.source is None or step.source.batches is not iterator) and (rest := self._turn_to(iterator)):
             return rest
+        if self._rebalances and self._since_rebalance >= self._rebalances:
+            if rest := self._rebalance():
+                return rest
+            if step.source is None:  # its end was found on the way
+                return None
         output = self._advance()
         if output is None and step.source is not None:
             return self._advance()  # the end that a look-ahead had found was that of the source before
@@ -220,6 +227,18 @@ class Pipeline:
             if (output := self._advance()) is not None:
                 return output
         step.source = Source(iterator, self._arrange, step.filler if many else None)
+        return None
+
+    def _rebalance(self) -> StepOutput | None:
+        """Lets tables move to less loaded ranks once nothing is in flight. An output: of a batch that was, before that.
+
+        Batches that are routed know who owned the tables then: they are trained first.
+        """
+        self._progress.stop_loading()
+        if (output := self._advance()) is not None:
+            return output
+        self._since_rebalance = 0
+        self._step.tables.rebalance()
         return None
 
     def _advance(self) -> StepOutput | None:
@@ -244,6 +263,7 @@ class Pipeline:
             if self.recorder is not None:
                 self.recorder.forget(self._progress.batch)
             return None
+        self._since_rebalance += 1
         if self._streams is not None:
             self._streams.wait(Key(Stage.UPDATE, done))
         return self._step.outputs.pop(done)

@@ -8,6 +8,7 @@ the owner of all tables for its own samples alone, and CORE_REDUCE sums the grad
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from nestlab.batch import Batch
 from nestlab.batching.placement import Placement, grouped, lpt
-from nestlab.embedding import Embedded, EmbeddingStore, StepInfo
+from nestlab.embedding import Embedded, EmbeddingStore, StepInfo, TableConfig
 from nestlab.embedding.tensor_train.schemes import SCHEMES, EcoRec
 from nestlab.embedding.tensor_train.schemes.scheme import Scheme
 from nestlab.embedding.tensor_train.table import LookUp
@@ -32,6 +33,7 @@ from nestlab.exchange.table_wise import (
     exchange_pooled_grads,
     pooled_bytes_leaving,
 )
+from nestlab.pipeline.table_loads import Loads, move
 from nestlab.techniques import Techniques
 
 
@@ -104,22 +106,30 @@ class TensorTrains:
         self._codec_back = codec(techniques.quantise if back == "same" else back)
         by_samples = techniques.group_by == "samples"
         self._slices = techniques.table_groups if by_samples else 1
-        self.placement = _placement(store, self._transport, 1 if by_samples else techniques.table_groups, techniques)
+        if techniques.tt_rebalance and (hot := [t.name for t in self._whole.configs if t.tensor_train.hot_rows]):
+            raise UserError(
+                f"techniques: tt_rebalance: table '{hot[0]}' has hot rows, which do not move; leave one out"
+            )
+        self._groups, self._slope = 1 if by_samples else techniques.table_groups, techniques.group_slope
+        costs = [_operations(config) for config in self._whole.configs]
+        self.placement = self._grouped(lpt(costs, self._transport.mesh.world_size), costs)
         self._whole.keep(self.placement.of_rank(self._transport.mesh.rank))
         self._router = TableRouter(self._whole.configs, self._transport, self.placement, store.dtype, device)
+        self._scheme = _scheme(techniques)
         for table in self._whole.own.values():
-            table.scheme = _scheme(techniques)
+            table.scheme = self._scheme
+        self.loads = Loads(len(self._whole.configs), self._transport, self.placement)
 
     def route(self, batch: Batch, present: bool) -> tuple[TableRouted, ...]:
         """Whose ids are looked up where, slice by slice of the samples; collectives on KEYS."""
         slices = batch.micro_batches(self._slices) if self._slices > 1 else [batch]
         return tuple(self._router.route(each, present) for each in slices)
 
-    def plan(self, routed: tuple[TableRouted, ...]) -> TablesInFlight:
-        """Sorting and deduplication of what this rank's tables look up; no core is read."""
+    def plan(self, routed: tuple[TableRouted, ...], train: bool = True) -> TablesInFlight:
+        """Sorting and deduplication of what this rank's tables look up; no core is read. In batch order."""
         return TablesInFlight(
             tuple(
-                Turn(each, group, tuple(self._look(bags) for bags in owned))
+                Turn(each, group, tuple(self._look(bags, train) for bags in owned))
                 for each in routed
                 for group, owned in enumerate(each.owned)
             )
@@ -128,8 +138,10 @@ class TensorTrains:
     def forward(self, tables: TablesInFlight, number: int) -> int:
         """Rows of this rank's tables in one turn, for all ranks' samples; the bytes made."""
         turn = tables.turns[number]
-        owned = zip(turn.routed.owned[turn.group], turn.looks, strict=True)
-        turn.outputs = [self._whole.own[bags.table].forward(look) for bags, look in owned]
+        turn.outputs = []
+        for bags, look in zip(turn.routed.owned[turn.group], turn.looks, strict=True):
+            with self.loads.timed(bags.table):
+                turn.outputs.append(self._whole.own[bags.table].forward(look))
         return sum(each.nbytes for each in turn.outputs)
 
     def exchange(self, tables: TablesInFlight, number: int) -> int:
@@ -180,7 +192,8 @@ class TensorTrains:
         turn = tables.turns[number]
         owned = zip(turn.routed.owned[turn.group], turn.looks, turn.grads, strict=True)
         for bags, look, grad in owned:
-            self._whole.own[bags.table].backward(look, grad)
+            with self.loads.timed(bags.table):
+                self._whole.own[bags.table].backward(look, grad)
         turn.grads = []
 
     def reduce(self) -> int:
@@ -206,20 +219,48 @@ class TensorTrains:
                     grad.mul_(scale)
             table.apply(self._store.timed(step))
 
+    def rebalance(self) -> int:
+        """Moves tables where the measured loads of the ranks have drifted apart; how many moved.
+
+        A collective on KEYS, with nothing in flight. Where a table lies changes no bit of what it learns.
+        """
+        owner = self.loads.proposal()
+        if owner is None:
+            return 0
+        old, new = self.placement, self._grouped(owner, self.loads.costs)
+        move(self._whole, self._transport, old, new)
+        for table in self._whole.own.values():
+            table.scheme = self._scheme
+        self.placement = new
+        self._router.place(new)
+        self.loads.moved(owner)
+        return sum(a != b for a, b in zip(old.owner, new.owner, strict=True))
+
     def look(self, batch: Batch, present: bool) -> TablesInFlight:
         """For evaluation: a whole batch's rows; changes nothing, a collective."""
         routed = self.route(batch, present)
         if not any(each.present for each in routed):
             return TablesInFlight(())
-        tables = self.plan(routed)
+        tables = self.plan(routed, train=False)
         for number in range(len(tables.turns)):
             self.forward(tables, number)
             self.exchange(tables, number)
         return tables
 
-    def _look(self, bags: TableBags) -> LookUp:
+    def _grouped(self, owner: tuple[int, ...], costs: Sequence[float]) -> Placement:
+        """Each rank's tables in groups, the dearest last."""
+        ranks = self._transport.mesh.world_size
+        most = max(map(owner.count, range(ranks)))
+        if self._groups > most:
+            raise UserError(
+                f"techniques: table_groups={self._groups}: no rank has so many of the {len(owner)} tensor-train "
+                f"tables; give at most {most}"
+            )
+        return grouped(owner, costs, ranks, self._groups, self._slope)
+
+    def _look(self, bags: TableBags, train: bool) -> LookUp:
         table = self._whole.own[bags.table]
-        return table.prepare(table.bags(bags.ids, bags.lengths, id_weights=bags.id_weights))
+        return table.prepare(table.bags(bags.ids, bags.lengths, id_weights=bags.id_weights), train)
 
     def _leaving(self, turn: Turn) -> Leaving:
         return pooled_bytes_leaving(turn.routed, turn.group, self._transport.mesh, self._codec, self._codec_back)
@@ -237,19 +278,10 @@ def _joined(leaves: list[Tensor]) -> Tensor:
     return grads[0] if len(grads) == 1 else torch.cat(grads)
 
 
+def _operations(config: TableConfig) -> float:
+    """What a look-up of every feature costs at most: the estimate that a placement begins with."""
+    return float(len(config.features) * sum(config.tensor_train.shape_of(config.dim).products))
+
+
 def _scheme(techniques: Techniques) -> Scheme:
     return EcoRec(techniques.slices) if techniques.tt_scheme == "ecorec" else SCHEMES[techniques.tt_scheme]()
-
-
-def _placement(store: EmbeddingStore, transport: Transport, groups: int, techniques: Techniques) -> Placement:
-    """Greedy by what a look-up costs at most; in groups of each rank's own tables."""
-    configs, ranks = store.whole.configs, transport.mesh.world_size
-    costs = [len(config.features) * sum(config.tensor_train.shape_of(config.dim).products) for config in configs]
-    owner = lpt(costs, ranks)
-    most = max(map(owner.count, range(ranks)))
-    if groups > most:
-        raise UserError(
-            f"techniques: table_groups={groups}: no rank has so many of the {len(configs)} "
-            f"tensor-train tables; give at most {most}"
-        )
-    return grouped(owner, costs, ranks, groups, techniques.group_slope)

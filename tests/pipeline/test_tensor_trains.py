@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from rank_cases import same_bits
-from tt_cases import IDS, Case, difference, joined, learn, make
+from tt_cases import IDS, Case, difference, joined, learn, learn_unevenly, make
 
 from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport
@@ -86,6 +86,16 @@ def test_replicated_cores_equal_one_rank(ranks, clip):
     """Every rank has all cores afterwards, equal ones: `joined` asks that."""
     case = Case("tt_cores=replicated,pipeline_depth=3", "lanes", "lazy_adam", torch.float64, clip=clip)
     assert difference(alone(case), joined(ranks.run(learn, case))) < 1e-10
+
+
+@pytest.mark.dist
+def test_tables_move_to_less_loaded_ranks_and_keep_their_bits(ranks):
+    """A placement that is made uneven on purpose is mended within two looks; nothing that is learnt differs."""
+    plain = joined(ranks.run(learn, Case(kinds="ttt", steps=20)))
+    for flags, executor in (("tt_rebalance=4", "inline"), ("tt_rebalance=3,pipeline_depth=5", "lanes")):
+        found, owners = zip(*ranks.run(learn_unevenly, Case(flags, executor, kinds="ttt", steps=20)), strict=True)
+        assert same_bits(joined(found), plain), flags
+        assert owners[0] == owners[1] and len(set(owners[0])) == 2, owners
 
 
 def test_rows_can_be_asked_for_and_move_when_trained():

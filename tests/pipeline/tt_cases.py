@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 from rank_cases import executor_of, global_batches, slices, tiers_of
@@ -14,7 +15,7 @@ from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
 from nestlab.embedding.tensor_train import TensorTrain
 from nestlab.exchange import Transport
 from nestlab.models import DLRM, RecModel
-from nestlab.pipeline import Clipped, Pipeline, Schedule
+from nestlab.pipeline import Clipped, Pipeline, Schedule, tensor_trains
 from nestlab.techniques import Techniques
 
 IDS = torch.arange(-40, 40) * (2**40 + 1)  # more than any batch of `make_batches` has
@@ -77,6 +78,17 @@ def learn(transport: Transport, case: Case) -> dict[str, torch.Tensor]:
         "dense.losses": torch.stack(losses),
         "dense.predicted": torch.from_numpy(predicted).sort().values,  # the order of samples is the ranks'
     }
+
+
+def learn_unevenly(transport: Transport, case: Case) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
+    """As `learn`, beginning with all tables on rank 0; what was learnt, and the owners at the end."""
+    with patch.object(tensor_trains, "lpt", lambda costs, ranks: (0,) * len(costs)):
+        batches, mesh = global_batches(case), transport.mesh
+        model, pipeline = make(case, transport, batches)
+        losses = [output.loss for output in pipeline.run(slices(batches, mesh.rank, mesh.world_size))]
+        _, predicted = pipeline.evaluate(slices(batches[:3], mesh.rank, mesh.world_size))
+    same = {"dense.losses": torch.stack(losses), "dense.predicted": torch.from_numpy(predicted).sort().values}
+    return {**learnt(model), **same}, pipeline._step.tables.placement.owner
 
 
 def learnt(model: RecModel) -> dict[str, torch.Tensor]:

@@ -16,11 +16,12 @@ class WholeTables:
 
     Attributes:
         configs: [T], of all tables, on every rank.
+        make: a table as it is at the start.
         own: this rank's, by number.
     """
 
     def __init__(self, configs: Sequence[TableConfig], make: Callable[[TableConfig], TTTable]) -> None:
-        self.configs = tuple(configs)
+        self.configs, self.make = tuple(configs), make
         self.own: dict[int, TTTable] = {number: make(config) for number, config in enumerate(self.configs)}
 
     def keep(self, numbers: Sequence[int]) -> None:
