@@ -125,6 +125,9 @@ class Techniques:
     group_by: Literal["tables", "samples"] = flag(
         "tables", "EcoRec", ("samples",), help="samples: all tables for a slice of the batch in turn (batch-wise)"
     )
+    group_order: Literal["cost", "number"] = flag(
+        "cost", "EcoRec", ("number",), help="tables of a rank in their groups: the cheapest first, or as listed"
+    )
     group_slope: float = flag(0.0, "EcoRec", None, help="0: groups of equal numbers of tables; to 1: ever steeper")
     dense_precision: Literal["fp32", "tf32", "bf16"] = flag("fp32", "all", help="arithmetic of the dense part")
     compile_dense: bool = flag(False, "all", help="torch.compile on the dense part")
@@ -228,6 +231,7 @@ PART_OF: dict[str, dict[str, tuple]] = {
             "slices",
             "table_groups",
             "group_by",
+            "group_order",
             "group_slope",
         ),
         _TENSOR_TRAIN,
@@ -277,7 +281,9 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
     ("table_groups", "it must be 1 to 64", lambda t: not 1 <= t.table_groups <= 64),
     ("group_slope", "it must be 0 to 1", lambda t: not 0 <= t.group_slope <= 1),
     ("group_by", "only with table_groups above 1", lambda t: t.group_by == "samples" and t.table_groups == 1),
+    ("group_order", "only with group_by=tables", lambda t: t.group_order != "cost" and t.group_by == "samples"),
     ("group_slope", "only with group_by=tables", lambda t: t.group_slope > 0 and t.group_by == "samples"),
+    ("group_order", "only with table_groups above 1", lambda t: t.group_order != "cost" and t.table_groups == 1),
     ("group_slope", "only with table_groups above 1", lambda t: t.group_slope > 0 and t.table_groups == 1),
     (
         "table_groups",

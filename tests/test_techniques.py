@@ -16,7 +16,7 @@ admit admit_threshold sketch_bytes default_value evict evict_after evict_share e
 show_weight click_weight score_decay pipeline_depth
 depth_schedule ramp_over schedule micro_batches clustering staleness replica_groups replica_every quantise
 quantise_backward dispatch prioritised transport table_kind tt_scheme tt_rank tt_from tt_cores tt_rebalance slices
-table_groups group_by group_slope dense_precision compile_dense
+table_groups group_by group_order group_slope dense_precision compile_dense
 """
 
 

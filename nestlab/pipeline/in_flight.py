@@ -38,8 +38,8 @@ class Held:
 class Part:
     """One micro-batch in flight; only the stages of this part write here.
 
-    `held_rows`, `held_activations` and `held_grads` are bytes, as in `Held` (two stages write them, which the edges
-    order).
+    `held_rows`, `held_activations`, `held_grads` and `held_pooled_grads` are bytes, as in `Held` (two stages write
+    some of them, which the edges order).
     """
 
     inputs: Batch | None = None
@@ -51,6 +51,7 @@ class Part:
     held_rows: int = 0
     held_activations: int = 0
     held_grads: int = 0
+    held_pooled_grads: int = 0
 
     def need(self, name: str) -> Any:
         return _need(self, name)
@@ -90,7 +91,9 @@ class InFlight:
 
     @property
     def held_exchange(self) -> int:
-        return self.held.summed + self.held.reduced + sum(part.held_rows + part.held_grads for part in self.parts)
+        tables = 0 if self.tables is None else self.tables.held_exchange
+        of_parts = sum(part.held_rows + part.held_grads + part.held_pooled_grads for part in self.parts)
+        return self.held.summed + self.held.reduced + of_parts + tables
 
 
 def _need(holder: object, name: str) -> Any:

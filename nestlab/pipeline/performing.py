@@ -15,7 +15,20 @@ from nestlab.tracing import Recorder
 from nestlab.tracing.memory import COUNT_EVERY
 
 # After these stages bytes in use are read: where much comes or goes. What others add shows a stage later.
-_SAMPLED = frozenset((Stage.LOAD, Stage.EMB_EXCHANGE, Stage.FORWARD, Stage.BACKWARD, Stage.DENSE_REDUCE, Stage.RELEASE))
+_SAMPLED = frozenset(
+    (
+        Stage.LOAD,
+        Stage.EMB_EXCHANGE,
+        Stage.FORWARD,
+        Stage.BACKWARD,
+        Stage.TT_FORWARD,
+        Stage.TT_EXCHANGE,
+        Stage.TT_GRAD_EXCHANGE,
+        Stage.TT_BACKWARD,
+        Stage.DENSE_REDUCE,
+        Stage.RELEASE,
+    )
+)
 
 
 class Performer:

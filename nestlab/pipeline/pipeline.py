@@ -191,7 +191,8 @@ class Pipeline:
         """Peak bytes by kind and in all (see `nestlab.tracing.memory.account`); `trace` is this pipeline's."""
         device = self._step.device
         allocator = None if device.type == "cpu" else peak_bytes(device)
-        tables = sum(self.model.embedding.nbytes().values())
+        store = self.model.embedding
+        tables = sum(store.nbytes().values()) + store.whole.nbytes
         return account(trace, Ends(tables, self._step.dense_bytes(), allocator))
 
     @property

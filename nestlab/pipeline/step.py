@@ -238,6 +238,7 @@ class TrainStep:
         part.row_grads = [each.grad if each.grad is not None else torch.zeros_like(each) for each in rows]
         part.held_activations = 0  # autograd has let go of them
         part.held_grads = sum(grads.nbytes for grads in part.row_grads)
+        part.held_pooled_grads = sum(leaf.nbytes for leaf in part.pooled.values())  # each has a gradient of its size
 
     def grad_exchange(self, t: int, i: int) -> int:
         b = self._batch(t)

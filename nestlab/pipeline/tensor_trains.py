@@ -46,6 +46,8 @@ class Turn:
         looks: of this rank's tables, in the group's order.
         outputs, grads: of this rank's tables, for the samples of all ranks, while they are there.
         pooled: by feature, for this rank's samples.
+        held_outputs, held_pooled, held_grads: their bytes, each written by the stage that makes them and, before the
+            next turn's, by the one that lets go of them.
     """
 
     routed: TableRouted
@@ -54,6 +56,9 @@ class Turn:
     outputs: list[Tensor] = field(default_factory=list)
     pooled: dict[str, Tensor] = field(default_factory=dict)
     grads: list[Tensor] = field(default_factory=list)
+    held_outputs: int = 0
+    held_pooled: int = 0
+    held_grads: int = 0
 
     @property
     def features(self) -> list[str]:
@@ -79,6 +84,11 @@ class TablesInFlight:
     def nbytes(self) -> int:
         routed = {id(turn.routed): turn.routed.nbytes for turn in self.turns}
         return sum(routed.values()) + sum(look.nbytes for turn in self.turns for look in turn.looks)
+
+    @property
+    def held_exchange(self) -> int:
+        """Bytes of rows and gradients that are on their way, or were and are still there."""
+        return sum(turn.held_outputs + turn.held_pooled + turn.held_grads for turn in self.turns)
 
     def rows(self, feature: str) -> Tensor:
         """This rank's pooled rows [B, dim], or of a sequence its rows, of the whole batch."""
@@ -111,6 +121,7 @@ class TensorTrains:
                 f"techniques: tt_rebalance: table '{hot[0]}' has hot rows, which do not move; leave one out"
             )
         self._groups, self._slope = 1 if by_samples else techniques.table_groups, techniques.group_slope
+        self._by_cost = techniques.group_order == "cost"
         costs = [_operations(config) for config in self._whole.configs]
         self.placement = self._grouped(lpt(costs, self._transport.mesh.world_size), costs)
         self._whole.keep(self.placement.of_rank(self._transport.mesh.rank))
@@ -142,7 +153,8 @@ class TensorTrains:
         for bags, look in zip(turn.routed.owned[turn.group], turn.looks, strict=True):
             with self.loads.timed(bags.table):
                 turn.outputs.append(self._whole.own[bags.table].forward(look))
-        return sum(each.nbytes for each in turn.outputs)
+        turn.held_outputs = sum(each.nbytes for each in turn.outputs)
+        return turn.held_outputs
 
     def exchange(self, tables: TablesInFlight, number: int) -> int:
         """Pooled rows of a turn to the ranks whose samples they are of; the bytes that left this one."""
@@ -150,7 +162,8 @@ class TensorTrains:
         turn.pooled = exchange_pooled(
             self._transport, turn.routed, turn.group, turn.outputs, self._codec, channel=Channel.TABLES
         )
-        turn.outputs = []
+        turn.outputs, turn.held_outputs = [], 0
+        turn.held_pooled = sum(each.nbytes for each in turn.pooled.values())
         return self._leaving(turn).rows
 
     def leaves(self, tables: TablesInFlight, inputs: list[Batch], part: int) -> dict[str, Tensor]:
@@ -185,6 +198,7 @@ class TensorTrains:
         turn.grads = exchange_pooled_grads(
             self._transport, turn.routed, turn.group, grads, self._codec_back, channel=Channel.TABLES
         )
+        turn.held_grads = sum(each.nbytes for each in turn.grads)
         return self._leaving(turn).grads
 
     def backward(self, tables: TablesInFlight, number: int) -> None:
@@ -194,7 +208,7 @@ class TensorTrains:
         for bags, look, grad in owned:
             with self.loads.timed(bags.table):
                 self._whole.own[bags.table].backward(look, grad)
-        turn.grads = []
+        turn.grads, turn.held_grads = [], 0
 
     def reduce(self) -> int:
         """Sums the gradients of replicated cores over the ranks; a collective on DENSE."""
@@ -248,7 +262,7 @@ class TensorTrains:
         return tables
 
     def _grouped(self, owner: tuple[int, ...], costs: Sequence[float]) -> Placement:
-        """Each rank's tables in groups, the dearest last."""
+        """Each rank's tables in groups, the dearest last, or in the order of their numbers."""
         ranks = self._transport.mesh.world_size
         most = max(map(owner.count, range(ranks)))
         if self._groups > most:
@@ -256,7 +270,8 @@ class TensorTrains:
                 f"techniques: table_groups={self._groups}: no rank has so many of the {len(owner)} tensor-train "
                 f"tables; give at most {most}"
             )
-        return grouped(owner, costs, ranks, self._groups, self._slope)
+        order = costs if self._by_cost else [1.0] * len(costs)
+        return grouped(owner, order, ranks, self._groups, self._slope)
 
     def _look(self, bags: TableBags, train: bool) -> LookUp:
         table = self._whole.own[bags.table]

@@ -26,8 +26,8 @@ COUNT_EVERY = 16
 class InUse(NamedTuple):
     """Bytes in use at one moment, by kind.
 
-    `tables`: index and records of the host tier. `buffers`: the device tier's. `batches_in_flight`: loaded samples.
-    `activations`: what autograd keeps for the backward pass. `exchange`: rows and gradients on their way.
+    `tables`: index and records of the host tier, and cores. `buffers`: the device tier's. `batches_in_flight`: loaded
+    samples. `activations`: what autograd keeps for the backward pass. `exchange`: rows and gradients on their way.
     """
 
     tables: int
@@ -77,7 +77,7 @@ def host_peak() -> int:
 
 _TRACED = "accounted: sizes of tensors in the traced steps"
 _HOW = {
-    "tables": "accounted: index and records of the host tier at the end",
+    "tables": "accounted: index and records of the host tier, cores of tensor-train tables, at the end",
     "buffers": "accounted: the device tier's own figure",
     "batches in flight": f"{_TRACED}; samples, their keys and places",
     "activations": f"estimated: what autograd saves in FORWARD, each storage once, every {COUNT_EVERY}th traced step",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rank_cases import same_bits
+from rank_cases import global_batches, same_bits
 from tt_cases import IDS, Case, difference, joined, learn, learn_unevenly, make
 
 from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport
 from nestlab.pipeline import Shape, build
 from nestlab.techniques import Techniques
+from nestlab.tracing import Recorder
 
 TIERS = ("direct", "dual_buffer", "slot_cache,cache_slots=1")
 
@@ -27,6 +28,7 @@ def test_every_schedule_has_the_plain_loops_bits(tier, kinds):
     for flags, executor in (
         ("table_groups=2", "lanes"),
         ("table_groups=2,group_slope=1", "shuffled:1"),
+        ("table_groups=2,group_order=number", "shuffled:3"),
         ("pipeline_depth=5", "lanes"),
         ("pipeline_depth=5,table_groups=2", "shuffled:2"),
     ):
@@ -103,10 +105,24 @@ def test_rows_can_be_asked_for_and_move_when_trained():
     model, pipeline = make(case, LocalTransport(), [])
     before = model.embedding.full_weight("items", IDS)
     assert before.shape == (80, 4)
-    from rank_cases import global_batches
-
     list(pipeline.run(global_batches(case)))
     assert not torch.equal(model.embedding.full_weight("items", IDS), before)
+
+
+def test_cores_and_rows_on_their_way_are_in_the_account_of_memory():
+    """Cores and their gradients; after TT_GRAD_EXCHANGE rows, and gradients where they came from and where they go.
+
+    Broken on purpose: without the cores, and without the rows of turns, it fails.
+    """
+    case = Case(kinds="ttt", optimizer="sgd", steps=3)
+    model, pipeline = make(case, LocalTransport(), [])
+    pipeline.recorder = Recorder()
+    list(pipeline.run(global_batches(case)))
+    found = pipeline.memory(pipeline.trace()).set_index("kind")["peak_bytes"]
+    cores = sum(core.nbytes for table in model.embedding.whole.own.values() for core in table.cores.records)
+    assert found["tables"] == sum(model.embedding.nbytes().values()) + 2 * cores
+    pooled = 3 * case.size * 4 * 4
+    assert found["exchange"] >= 3 * pooled
 
 
 def test_what_does_not_go_together_is_refused():
@@ -116,6 +132,7 @@ def test_what_does_not_go_together_is_refused():
         ("table_groups=2", "only with table_kind=tt"),
         ("table_kind=tt,slices=3,tt_scheme=tt_rec", "ecorec"),
         ("table_kind=tt,table_groups=2,tt_cores=replicated", "replicated"),
+        ("table_kind=tt,table_groups=2,group_by=samples,group_order=number", "group_by=tables"),
     ):
         with pytest.raises(UserError, match=word):
             Techniques.parse(flags)
