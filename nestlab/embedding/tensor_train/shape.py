@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import index
 
 import numpy as np
 
@@ -27,7 +28,8 @@ class TTShape:
         ranks: r_1 … r_(d−1).
 
     Raises:
-        UserError: fewer than 2 or more than 4 cores, lists of unequal length, or a number below 1.
+        UserError: fewer than 2 or more than 4 cores, lists of unequal length, a number below 1 or not whole, or more
+            than 2^62 rows.
     """
 
     row_factors: tuple[int, ...]
@@ -36,7 +38,7 @@ class TTShape:
 
     def __post_init__(self) -> None:
         for name in ("row_factors", "dim_factors", "ranks"):
-            object.__setattr__(self, name, tuple(int(value) for value in getattr(self, name)))
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
         if not 2 <= self.cores <= 4:
             raise UserError(f"tensor train: {self.cores} cores; give 2, 3 or 4 row factors")
         if len(self.dim_factors) != self.cores or len(self.ranks) != self.cores - 1:
@@ -101,15 +103,22 @@ class TTShape:
         return np.stack([rows // s % p for s, p in zip(self.strides, self.row_factors, strict=True)])
 
 
+def _whole(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(index(value) for value in values)
+    except TypeError:
+        raise UserError(f"tensor train: {name} is {values!r}; give a list of whole numbers") from None
+
+
 def suggest(rows: int, dim: int, cores: int = 3, rank: int | Sequence[int] = 32) -> TTShape:
     """A shape for at least `rows` rows of `dim` weights: row factors as equal as they can be, dim factors ascending.
 
     Raises:
-        UserError: a number below 1, or ranks that are not one fewer than cores.
+        UserError: as `TTShape`: a number below 1, too many cores, or ranks that are not one fewer than cores.
     """
     if rows < 1 or dim < 1 or cores < 1:
         raise UserError(f"tensor train: {rows} rows × {dim} in {cores} cores; give numbers of at least 1")
-    ranks = (rank,) * (cores - 1) if isinstance(rank, int) else tuple(rank)
+    ranks = tuple(rank) if isinstance(rank, Sequence) else (rank,) * (cores - 1)
     return TTShape(_even_cover(rows, cores), _factors(dim, cores), ranks)
 
 
