@@ -11,6 +11,7 @@ import torch
 
 from nestlab import data, device, plugins
 from nestlab.data import Dataset, Loader
+from nestlab.data.reorder import ReorderOptions, reorder
 from nestlab.embedding import EmbeddingStore, RowOptimizer, Tiers, optimizer
 from nestlab.errors import UserError
 from nestlab.exchange import Link, LinkModel, LocalTransport, Transport
@@ -47,6 +48,8 @@ class TrainOptions:
         dim: width of the embedding vectors.
         seed: of initial values and of the order of samples.
         data_seed: of a synthetic twin. Apart from `seed`, so that runs of several seeds see the same rows.
+        reorder: ids in an order that suits tensor-train tables: communities, frequency or none (ascending); see
+            `nestlab.data.reorder`. Empty: ids as they are.
         techniques: the flags, as `name=value,…`.
         executor: `inline`, `lanes` (a thread a lane), `shuffled` (a random order that the schedule allows); `auto` is
             lanes where more than one batch or micro-batch is in flight.
@@ -70,6 +73,7 @@ class TrainOptions:
     dim: int = 16
     seed: int = 0
     data_seed: int = 0
+    reorder: str = ""
     device: str = "auto"
     techniques: str = ""
     executor: Literal["auto", "inline", "lanes", "shuffled"] = "auto"
@@ -84,6 +88,8 @@ class TrainOptions:
                 raise UserError(f"train: {name}={getattr(self, name)}: it must be at least 1")
         if self.executor not in EXECUTORS:
             raise UserError(f"train: executor={self.executor}: it must be one of {', '.join(EXECUTORS)}")
+        if self.reorder:
+            ReorderOptions(mode=self.reorder)
         if not 0 <= self.clip_norm < float("inf"):
             raise UserError(f"train: clip_norm={self.clip_norm}: give a norm above 0, or 0 for no clipping")
         if not 0 < self.timeout < float("inf"):
@@ -233,6 +239,8 @@ def assemble(
 def _assemble(options: TrainOptions, transport: Transport, saves: SaveOptions | None, report: Report) -> Recipe:
     techniques, mesh = Techniques.parse(options.techniques), transport.mesh
     dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.data_seed)
+    if options.reorder:
+        dataset = dataset.reordered(reorder(dataset, ReorderOptions(mode=options.reorder)))
     train = dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
     heldout = dataset.batches("heldout", max(options.batch_size, 2048))
     where = device.resolve(options.device)
@@ -258,7 +266,9 @@ def _assemble(options: TrainOptions, transport: Transport, saves: SaveOptions | 
 def _facts(options: TrainOptions, dataset: Dataset) -> Facts:
     """What a continued training must have in common with the one before. Executor, ranks, tiers and depth are none."""
     names = ("batch_size", "optimizer", "lr", "dense_lr", "clip_norm", "dim", "seed")
-    data_of_it = {"dataset": dataset.info.id, "rows": dataset.info.rows, "data_fingerprint": dataset.info.fingerprint}
+    info, order = dataset.info, dataset.id_map
+    data_of_it = {"dataset": info.id, "rows": info.rows, "data_fingerprint": info.fingerprint}
+    data_of_it["reorder"] = "" if order is None else order.manifest["fingerprint"]
     return data_of_it | {name: getattr(options, name) for name in names}
 
 
