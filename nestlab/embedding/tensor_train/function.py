@@ -37,6 +37,4 @@ class _Embed(torch.autograd.Function):
         cores = ctx.saved_tensors
         into = [core.new_zeros(core.shape) for core in cores]
         scheme.backward(shape, cores, plan, grad, into, work)
-        return (None,) * 4 + tuple(
-            g if needed else None for g, needed in zip(into, ctx.needs_input_grad[4:], strict=True)
-        )
+        return (None, None, None, None, *into)

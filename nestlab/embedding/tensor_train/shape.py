@@ -111,7 +111,7 @@ def _whole(name: str, values: Sequence[int]) -> tuple[int, ...]:
 
 
 def suggest(rows: int, dim: int, cores: int = 3, rank: int | Sequence[int] = 32) -> TTShape:
-    """A shape for at least `rows` rows of `dim` weights: row factors as equal as they can be, dim factors ascending.
+    """A shape for at least `rows` rows of `dim` weights: row factors that differ by at most 1, dim factors ascending.
 
     Raises:
         UserError: as `TTShape`: a number below 1, too many cores, or ranks that are not one fewer than cores.
@@ -123,15 +123,16 @@ def suggest(rows: int, dim: int, cores: int = 3, rank: int | Sequence[int] = 32)
 
 
 def _even_cover(total: int, count: int) -> tuple[int, ...]:
-    """`count` near-equal numbers, ascending; their product is at least `total`, and less if one is made smaller."""
+    """`count` numbers that differ by at most 1, ascending, with the least product that is at least `total`."""
     largest = max(1, round(total ** (1 / count)))
     while largest**count < total:
         largest += 1
-    factors = [largest] * count
-    for k in range(count):
-        while factors[k] > 1 and math.prod(factors) // factors[k] * (factors[k] - 1) >= total:
-            factors[k] -= 1
-    return tuple(sorted(factors))
+    while largest > 1 and (largest - 1) ** count >= total:  # a float's root may lie above
+        largest -= 1
+    smaller = 0
+    while smaller + 1 < count and (largest - 1) ** (smaller + 1) * largest ** (count - smaller - 1) >= total:
+        smaller += 1
+    return (largest - 1,) * smaller + (largest,) * (count - smaller)
 
 
 def _factors(total: int, count: int) -> tuple[int, ...]:
