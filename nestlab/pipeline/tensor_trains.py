@@ -116,10 +116,7 @@ class TensorTrains:
         self._codec_back = codec(techniques.quantise if back == "same" else back)
         by_samples = techniques.group_by == "samples"
         self._slices = techniques.table_groups if by_samples else 1
-        if techniques.tt_rebalance and (hot := [t.name for t in self._whole.configs if t.tensor_train.hot_rows]):
-            raise UserError(
-                f"techniques: tt_rebalance: table '{hot[0]}' has hot rows, which do not move; leave one out"
-            )
+        _refuse_hot_rows(self._whole.configs, techniques)
         self._groups, self._slope = 1 if by_samples else techniques.table_groups, techniques.group_slope
         self._by_cost = techniques.group_order == "cost"
         costs = [_operations(config) for config in self._whole.configs]
@@ -222,14 +219,16 @@ class TensorTrains:
     def squares(self) -> Tensor:
         """Of all core gradients that count on this rank, 0-d float64: replicated ones count on the first alone."""
         counts = not self._replicated or self._world.mesh.rank == 0
-        grads = [g.double().square().sum().cpu() for table in self._whole.own.values() for g in table.grads if counts]
+        grads = [
+            g.double().square().sum().cpu() for table in self._whole.own.values() for g in table.all_grads if counts
+        ]
         return torch.stack(grads).sum() if grads else torch.zeros((), dtype=torch.float64)
 
     def apply(self, step: StepInfo, scale: float) -> None:
         """One optimizer step over the cores, the only one of the batch."""
         for table in self._whole.own.values():
             if scale != 1.0:
-                for grad in table.grads:
+                for grad in table.all_grads:
                     grad.mul_(scale)
             table.apply(self._store.timed(step))
 
@@ -296,6 +295,21 @@ def _joined(leaves: list[Tensor]) -> Tensor:
 def _operations(config: TableConfig) -> float:
     """What a look-up of every feature costs at most: the estimate that a placement begins with."""
     return float(len(config.features) * sum(config.tensor_train.shape_of(config.dim).products))
+
+
+def _refuse_hot_rows(configs: Sequence[TableConfig], techniques: Techniques) -> None:
+    """A choice of hot rows depends on the batches that its table's rank sees, whole and in order."""
+    hot = [config.name for config in configs if config.tensor_train.hot_rows]
+    for name, given in (
+        ("tt_cores", techniques.tt_cores == "replicated"),
+        ("tt_rebalance", techniques.tt_rebalance > 0),
+        ("group_by", techniques.group_by == "samples"),
+    ):
+        if hot and given:
+            raise UserError(
+                f"techniques: {name}={getattr(techniques, name)} does not go with the hot rows of table '{hot[0]}'; "
+                "leave one out"
+            )
 
 
 def _scheme(techniques: Techniques) -> Scheme:

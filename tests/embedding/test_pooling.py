@@ -47,7 +47,11 @@ def test_bags_and_gradients_are_torchs(bags, features, pooling_kind, dtype):
     torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)
 
 
-@pytest.mark.parametrize("gradient", [torch.ones(1).expand(3, 2, 4), torch.randn(4, 2, 3).permute(2, 1, 0)], ids=str)
+@pytest.mark.parametrize(
+    "gradient",
+    [torch.ones(1).expand(3, 2, 4), torch.randn(4, 2, 3).permute(2, 1, 0)],
+    ids=["expanded", "permuted"],
+)
 def test_gradients_of_any_layout(gradient):
     """Expanded ones (a sum behind) and permuted ones are read as what they are."""
     run = _Run("sum", ("a", "b"), torch.tensor([0, 1, 1, 2, 0, 2]), torch.ones(6, dtype=torch.int64), None)

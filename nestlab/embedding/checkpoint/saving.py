@@ -36,8 +36,14 @@ def save(store: EmbeddingStore, folder: str | Path, incremental: bool = False) -
 
     Raises:
         RuntimeError: batches are in flight, whose keys would be among those saved, untrained.
-        UserError: the folder cannot be written, or `incremental` does not continue the save in it.
+        UserError: the folder cannot be written, `incremental` does not continue the save in it, or a table is a
+            tensor train.
     """
+    if store.whole.configs:
+        raise UserError(
+            f"save: table '{store.whole.configs[0].name}' is a tensor train, whose cores are no rows; save them with "
+            "nestlab.embedding.checkpoint.tensor_train.save_cores, or the whole training with nestlab.training"
+        )
     publish(folder, [save_shard(store, folder, incremental=incremental)])
     return confirm(store, folder)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nestlab.embedding.tensor_train import kernels_plan
 from nestlab.embedding.tensor_train.bags import Bags
+from nestlab.embedding.tensor_train.kernels_ecorec import Prefixes
 from nestlab.embedding.tensor_train.shape import TTShape
 
 
@@ -50,6 +51,8 @@ class Plan:
         bag: [nnz] int32, the bag of each sorted index.
         inverse: [nnz] int32, the unique row of each index in the bags' order.
         levels: d − 1 of them.
+        longest: indices of the longest bag.
+        grouped: the prefixes as the kernels take them, on a CPU and of two or three cores.
     """
 
     bags: Bags
@@ -57,6 +60,8 @@ class Plan:
     bag: Tensor
     inverse: Tensor
     levels: tuple[Level, ...]
+    longest: int
+    grouped: Prefixes | None = None
 
     @property
     def unique(self) -> int:
@@ -71,22 +76,35 @@ class Plan:
     @property
     def nbytes(self) -> int:
         own = sum(each.nbytes for level in self.levels for each in (level.parent, level.digit, level.starts))
+        own += 0 if self.grouped is None else self.grouped.order.nbytes + self.grouped.groups.nbytes
         return self.bags.nbytes + self.order.nbytes + self.bag.nbytes + self.inverse.nbytes + own
 
     def cut(self, slices: int, widths: Sequence[int]) -> tuple[Span, ...]:
-        """At most `slices` spans of about equal memory, given the numbers [d − 1] that an item of each level holds.
+        """At most `slices` spans of about equal memory; widths [d − 1] are the numbers that an item of a level holds.
 
-        A prefix of two digits is never split, so no prefix at all is: nothing is multiplied twice.
+        A prefix of two digits (of two cores: of one) is never split, so no prefix at all is: nothing is multiplied twice.
         """
-        bounds = [np.arange(len(self.levels[0]) + 1)]  # of each first-level item: its first item of each level
-        for level in self.levels:
+        bounds = [self._firsts() if slices > 1 else np.array([0, len(self.levels[0])])]
+        for level in self.levels:  # of each item that may begin a slice: its first item of each level
             bounds.append(level.starts.cpu().numpy()[bounds[-1]])
         held = sum(width * at.astype(np.int64) for width, at in zip(widths, bounds, strict=False))
-        cuts = np.searchsorted(held, held[-1] * np.arange(1, slices) / slices) if slices > 1 else []
-        edges = np.unique(np.concatenate([[0], cuts, [len(self.levels[0])]]).astype(np.int64))
+        cuts = np.searchsorted(held, held[-1] * np.arange(1, slices) // slices)
+        edges = np.unique([0, *cuts, len(held) - 1])
         ends = [at[edges].tolist() for at in bounds]
         spans = [[(at[s], at[s + 1]) for at in ends] for s in range(len(edges) - 1)]
-        return tuple(Span(tuple(each[:-1]), each[-1]) for each in spans)
+        return tuple(Span(tuple(each[:-1]), each[-1]) for each in spans if each[-1][0] < each[-1][1])
+
+    def _firsts(self) -> np.ndarray:
+        """Items of the first level that may begin a slice, and the end."""
+        level = self.levels[0]
+        if len(self.levels) > 1 or not len(level):
+            return np.arange(len(level) + 1)
+        return _runs(level.parent.cpu().numpy())
+
+
+def _runs(values: np.ndarray) -> np.ndarray:
+    """Where runs of equal values begin, and the end."""
+    return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1], [True]]))
 
 
 def plan(shape: TTShape, bags: Bags) -> Plan:
@@ -98,7 +116,7 @@ def _plan_numba(shape: TTShape, bags: Bags) -> Plan:
     """`plan_torch` by kernels: about ten times as fast."""
     rows, count, depth = bags.rows.numpy(), bags.nnz, shape.cores - 1
     bag_at, order, bag, inverse = np.empty((4, count), np.int32)
-    kernels_plan.bags_of(bags.offsets.numpy(), bag_at)
+    longest = kernels_plan.bags_of(bags.offsets.numpy(), bag_at)
     words, bits = _sorted_words(rows)
     if bits:
         kernels_plan.unpack(words, bits, bag_at, order, bag)
@@ -109,11 +127,23 @@ def _plan_numba(shape: TTShape, bags: Bags) -> Plan:
     starts, counts = np.empty((depth, count + 1), np.int32), np.zeros(depth, np.int64)
     factors = np.array(shape.row_factors)
     kernels_plan.scan(words, bits, factors, order, inverse, parents, digits, starts, counts)
-    levels = (
-        Level(*map(torch.from_numpy, (parents[k, :n], digits[k, :n], starts[k, : n + 1])))
-        for k, n in enumerate(counts.tolist())
-    )
-    return Plan(bags, *map(torch.from_numpy, (order, bag, inverse)), tuple(levels))
+    levels = [(parents[k, :n], digits[k, :n], starts[k, : n + 1]) for k, n in enumerate(counts.tolist())]
+    grouped = _grouped(shape, levels) if depth < 3 else None
+    made = (Level(*map(torch.from_numpy, level)) for level in levels)
+    return Plan(bags, *map(torch.from_numpy, (order, bag, inverse)), tuple(made), longest, grouped)
+
+
+def _grouped(shape: TTShape, levels: list[tuple[np.ndarray, ...]]) -> Prefixes:
+    """Prefixes by their last digit; of two cores as if a digit 0 stood before."""
+    parents, digits, indices = levels[-1]
+    if len(levels) > 1:
+        upper, second, starts = levels[-2]
+    else:
+        starts = (_runs(parents) if parents.size else np.zeros(1)).astype(np.int32)
+        upper, second = np.zeros(starts.size - 1, np.int32), parents[starts[:-1]]
+    order, groups = np.empty(second.size, np.int32), np.empty(shape.row_factors[-2] + 1, np.int64)
+    kernels_plan.group(second, groups, order)
+    return Prefixes(upper, starts, digits, indices, order, groups)
 
 
 def _sorted_words(rows: np.ndarray) -> tuple[np.ndarray, int]:
@@ -136,6 +166,7 @@ def plan_torch(shape: TTShape, bags: Bags) -> Plan:
     values, order = torch.sort(bags.rows, stable=True)
     values, sorted_inverse, counts = torch.unique_consecutive(values, return_inverse=True, return_counts=True)
     inverse = torch.empty_like(order).scatter_(0, order, sorted_inverse)
+    longest = int(bags.offsets.diff().max()) if bags.count else 0
     levels: list[Level] = []
     for k in range(shape.cores - 1, 0, -1):
         digit, upper = values % shape.row_factors[k], values // shape.row_factors[k]
@@ -145,7 +176,7 @@ def plan_torch(shape: TTShape, bags: Bags) -> Plan:
             parent, more = upper, counts
         levels.insert(0, Level(parent.int(), digit.int(), _starts(counts)))
         counts = more
-    return Plan(bags, order.int(), bag[order].int(), inverse.int(), tuple(levels))
+    return Plan(bags, order.int(), bag[order].int(), inverse.int(), tuple(levels), longest)
 
 
 def _starts(counts: Tensor) -> Tensor:

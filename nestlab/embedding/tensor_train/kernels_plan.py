@@ -26,7 +26,7 @@ def pack(rows, bits, words):
 
 @jit
 def sort_words(words, spare, low, digit, passes):
-    """Sorts words [n] by `passes` digits of `digit` bits from bit `low` on; the result is in `spare` if passes is odd."""
+    """Sorts words [n] by `passes` digits of `digit` bits from bit `low` on; in `spare` at the end if passes is odd."""
     size = 1 << digit
     mask = uint64(size - 1)
     counts = np.zeros((passes, size), np.int32)
@@ -48,10 +48,13 @@ def sort_words(words, spare, low, digit, passes):
 
 @jit
 def bags_of(offsets, bags):
-    """bags [nnz] int32: the bag of each position."""
+    """bags [nnz] int32, written: the bag of each position. Returns the length of the longest."""
+    longest = np.int64(0)
     for b in range(offsets.size - 1):
+        longest = max(longest, offsets[b + 1] - offsets[b])
         for i in range(offsets[b], offsets[b + 1]):
             bags[i] = b
+    return longest
 
 
 @jit
@@ -73,8 +76,8 @@ def scan(words, bits, factors, order, inverse, parents, digits, starts, counts):
         factors: [d] int64, p_1 … p_d.
         order: [n] int32, where each came from.
         inverse: [n] int32, written: the unique row of each position.
-        parents, digits, starts: [d − 1, n] and [d − 1, n + 1] int32, written; level k holds prefixes of k + 2 digits, the
-            last one the rows. The parent of level 0 is the first digit, of level k an item of level k − 1; starts
+        parents, digits, starts: [d − 1, n] and [d − 1, n + 1] int32, written; level k holds prefixes of k + 2 digits,
+            the last one rows. The parent of level 0 is the first digit, of level k an item of level k − 1; starts
             are the first child of each item in the next level (of a row: in the sorted indices), and the end.
         counts: [d − 1] int64, zeros; written: items of each level.
     """
@@ -111,14 +114,32 @@ def scan(words, bits, factors, order, inverse, parents, digits, starts, counts):
 
 
 @jit
-def group(digits, count, order, starts):
-    """A stable counting sort: order [n] int32 of digits [n] int32 in [0, count), starts [count + 1] int64 of each."""
+def group(digits, starts, order):
+    """A stable counting sort of digits [n] int32 in [0, p): order [n] int32, starts [p + 1] int64 of each digit's run."""
     starts[:] = 0
     for i in range(digits.size):
         starts[digits[i] + 1] += 1
-    for d in range(count):
+    for d in range(starts.size - 1):
         starts[d + 1] += starts[d]
-    place = starts[:count].copy()
+    place = starts[:-1].copy()
     for i in range(digits.size):
         order[place[digits[i]]] = i
         place[digits[i]] += 1
+
+
+@jit
+def share(starts, order, groups, prefix_cost, row_cost, ends):
+    """ends [threads + 1] int64, written: groups shared out in runs of about equal cost; see `Prefixes`."""
+    total = np.int64(starts.size - 1) * prefix_cost + np.int64(starts[-1]) * row_cost
+    cost, thread, many = np.int64(0), 1, ends.size - 1
+    ends[0] = 0
+    for g in range(groups.size - 1):
+        before = cost
+        for i in range(groups[g], groups[g + 1]):
+            cost += prefix_cost + row_cost * np.int64(starts[order[i] + 1] - starts[order[i]])
+        while thread < many and before + cost >= 2 * total * thread // many:
+            ends[thread] = g
+            thread += 1
+    while thread <= many:
+        ends[thread] = groups.size - 1
+        thread += 1

@@ -14,7 +14,8 @@ class Settings:
     Attributes:
         dataset, data_root, seed, device, backend, world_size: as the notebook's parameters; the data set is the one
             that is trained on.
-        rows: of real data sets and twins, None: all (of a twin: its default).
+        rows: of a real data set, None: all.
+        twin_rows: of a synthetic twin.
         dim, rank: of tensor-train tables, where they are not what is varied.
         batches: of the redundancy and of the kernels, indices.
         counted: batches counted at most, a size.
@@ -23,6 +24,7 @@ class Settings:
         ranks: at that batch.
         kinds: of ids that kernels are timed with.
         repeats: rounds, in which what is compared takes turns.
+        threads: of what is timed in one process; one is least disturbed by what else the machine does.
         slices: of the sorted rows.
         memory_indices: of the look-up whose memory is measured.
         whole_indices: of the look-up that is multiplied as one chunk, which takes most memory.
@@ -44,6 +46,7 @@ class Settings:
     backend: str = "gloo"
     world_size: int = 2
     rows: int | None = None
+    twin_rows: int = 300_000
     dim: int = 64
     rank: int = 32
     batches: tuple[int, ...] = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -53,6 +56,7 @@ class Settings:
     ranks: tuple[int, ...] = (8, 16, 32, 64)
     kinds: tuple[str, ...] = ("ranked", "hashed", "uniform")
     repeats: int = 3
+    threads: int = 1
     slices: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     memory_indices: int = 131072
     whole_indices: int = 16384
@@ -79,6 +83,7 @@ class Settings:
 SCALES = {
     "smoke": Settings(
         rows=8_000,
+        twin_rows=8_000,
         batches=(512, 2048),
         counted=3,
         table_rows=100_000,
@@ -109,10 +114,11 @@ SCALES = {
     ),
     "quick": Settings(rows=300_000),
     "paper": Settings(
-        rows=2_000_000,
+        twin_rows=2_000_000,
         counted=33,
         ranks=(8, 16, 32, 64, 128),
         repeats=9,
+        threads=2,
         slices=(1, 2, 4, 8, 16, 32, 64),
         mixed_rows=1_000_000,
         capacity=64 << 20,

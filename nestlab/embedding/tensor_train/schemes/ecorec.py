@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from nestlab.embedding.tensor_train import ecorec_torch
 from nestlab.embedding.tensor_train.bags import Bags
+from nestlab.embedding.tensor_train.ecorec_numba import Job, Threads
 from nestlab.embedding.tensor_train.ecorec_plan import Plan, Span, plan
 from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.embedding.tensor_train.work import Work
@@ -41,21 +43,31 @@ class EcoRec:
             raise UserError(f"EcoRec: budget is {budget} bytes; give at least 1, or none")
         self.slices = slices
         self.budget = BUDGET if budget is None else budget
+        self._threads = Threads()
 
     def prepare(self, shape: TTShape, bags: Bags) -> Plan:
         return plan(shape, bags)
 
     def forward(self, shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work) -> Tensor:
-        spans = self._spans(shape, plan, cores[0].element_size())
+        if _kernels_take(plan, cores):
+            width = (0,) * (shape.cores - 2) + (shape.dim,)
+            spans = self._spans(plan, width, cores[0].element_size())
+            return Job.of(shape, cores, plan, work, self._threads).forward(cores[0], spans)
+        spans = self._spans(plan, ecorec_torch.widths(shape), cores[0].element_size())
         return ecorec_torch.forward(shape, cores, plan, work, spans)
 
     def backward(
         self, shape: TTShape, cores: Sequence[Tensor], plan: Plan, grad: Tensor, into: Sequence[Tensor], work: Work
     ) -> None:
-        spans = self._spans(shape, plan, cores[0].element_size())
+        if _kernels_take(plan, cores):
+            return Job.of(shape, cores, plan, work, self._threads).backward(grad, into)
+        spans = self._spans(plan, ecorec_torch.widths(shape), cores[0].element_size())
         ecorec_torch.backward(shape, cores, plan, grad, into, work, spans)
 
-    def _spans(self, shape: TTShape, plan: Plan, itemsize: int) -> tuple[Span, ...]:
-        widths = ecorec_torch.widths(shape)
+    def _spans(self, plan: Plan, widths: Sequence[int], itemsize: int) -> tuple[Span, ...]:
         held = itemsize * sum(n * width for n, width in zip(plan.prefixes, widths, strict=True))
-        return plan.cut(self.slices or -(-held // self.budget), widths)
+        return plan.cut(self.slices or max(1, -(-held // self.budget)), widths)
+
+
+def _kernels_take(plan: Plan, cores: Sequence[Tensor]) -> bool:
+    return plan.grouped is not None and all(core.dtype in (torch.float32, torch.float64) for core in cores)
