@@ -1,12 +1,15 @@
 """EcoRec's own: the plan of sorted rows against plain Python, and slices."""
 
+import hashlib
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestlab.embedding.tensor_train import kernels_ecorec, kernels_tiles
 from nestlab.embedding.tensor_train.bags import Bags
 from nestlab.embedding.tensor_train.ecorec_plan import Plan, plan, plan_torch
 from nestlab.embedding.tensor_train.schemes.ecorec import EcoRec
@@ -110,3 +113,9 @@ def test_any_number_of_slices_gives_the_same(shapes: TTShape, lengths: list[int]
 def test_numbers_out_of_range_are_refused(slices, budget, said) -> None:
     with pytest.raises(UserError, match=said):
         EcoRec(slices, budget)
+
+
+def test_cached_kernels_end_with_a_change_of_their_tiles() -> None:
+    """numba compiles anew only what stands in a changed file: kernels_ecorec.py must change with kernels_tiles.py."""
+    digest = hashlib.sha256(Path(kernels_tiles.__file__).read_bytes()).hexdigest()[:16]
+    assert digest in kernels_ecorec.__doc__, f"put {digest} into the docstring of kernels_ecorec.py"

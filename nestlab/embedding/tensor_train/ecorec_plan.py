@@ -80,9 +80,9 @@ class Plan:
         return self.bags.nbytes + self.order.nbytes + self.bag.nbytes + self.inverse.nbytes + own
 
     def cut(self, slices: int, widths: Sequence[int]) -> tuple[Span, ...]:
-        """At most `slices` spans of about equal memory; widths [d − 1] are the numbers that an item of a level holds.
+        """At most `slices` spans of about equal memory; widths [d − 1]: the numbers that an item of a level holds.
 
-        A prefix of two digits (of two cores: of one) is never split, so no prefix at all is: nothing is multiplied twice.
+        A prefix of two digits (of two cores: of one) is never split, hence none at all: nothing is multiplied twice.
         """
         bounds = [self._firsts() if slices > 1 else np.array([0, len(self.levels[0])])]
         for level in self.levels:  # of each item that may begin a slice: its first item of each level

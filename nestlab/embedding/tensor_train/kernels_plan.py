@@ -115,7 +115,7 @@ def scan(words, bits, factors, order, inverse, parents, digits, starts, counts):
 
 @jit
 def group(digits, starts, order):
-    """A stable counting sort of digits [n] int32 in [0, p): order [n] int32, starts [p + 1] int64 of each digit's run."""
+    """A stable counting sort of digits [n] int32 in [0, p): order [n] int32, starts [p + 1] int64 of the runs."""
     starts[:] = 0
     for i in range(digits.size):
         starts[digits[i] + 1] += 1

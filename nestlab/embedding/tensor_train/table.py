@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from nestlab.embedding.config import TableConfig
 from nestlab.embedding.optimizers import RowOptimizer, StepInfo
 from nestlab.embedding.tensor_train import cores as core_module
-from nestlab.embedding.tensor_train import row_numbers, schemes
+from nestlab.embedding.tensor_train import ecorec_numba, row_numbers, schemes
 from nestlab.embedding.tensor_train.bags import Bags
 from nestlab.embedding.tensor_train.compress import compress
 from nestlab.embedding.tensor_train.cores import Cores, require_like
@@ -100,6 +100,7 @@ class TTTable:
         warm_up(dtype)
         row_numbers.warm_up()
         core_module.warm_up()
+        ecorec_numba.warm_up(dtype)
         self.config, self.optimizer, self.scheme = config, optimizer, _scheme(scheme)
         self.cores = Cores.initial(config, optimizer, seed, dtype, device)
         self.shape = self.cores.shape

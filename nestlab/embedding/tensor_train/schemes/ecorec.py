@@ -1,7 +1,7 @@
 """EcoRec (SC'24): each unique prefix multiplied once, each unique row once, in slices of the sorted unique rows.
 
-Backward contracts first, then multiplies, at both levels: gradients are summed to unique rows, those of prefixes to unique
-prefixes. That is exact, because every product is linear in the gradient that comes from above.
+Backward contracts first, then multiplies, at both levels: gradients are summed to unique rows, those of prefixes to
+unique prefixes. That is exact, because every product is linear in the gradient that comes from above.
 """
 
 from __future__ import annotations

@@ -1,0 +1,222 @@
+"""EcoRec by numba kernels, on a CPU: what a thread works off, in which memory.
+
+A table of three cores as it is; one of two cores as three, of which the first is the number 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nestlab.embedding.tensor_train import kernels_ecorec, kernels_plan
+from nestlab.embedding.tensor_train.bags import Bags
+from nestlab.embedding.tensor_train.ecorec_plan import Plan, Span, plan
+from nestlab.embedding.tensor_train.kernels_ecorec import Cores, Indices, Places, Prefixes, Sizes
+from nestlab.embedding.tensor_train.kernels_tiles import lane_count
+from nestlab.embedding.tensor_train.shape import TTShape
+from nestlab.embedding.tensor_train.work import Work
+
+BLOCK_BYTES = 64 << 10  # of a block's products, see docs/log.md
+FEWEST = 4_000_000  # operations a thread: below, handing work to it costs more than it saves
+
+
+class Threads:
+    """Threads that share a call, the calling one included; they end with this object."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._count = 1
+
+    def run(self, parts: Sequence[Callable[[], object]]) -> None:
+        """Each part on a thread of its own; returns when all have ended."""
+        if len(parts) > self._count:
+            self._pool, self._count = ThreadPoolExecutor(len(parts) - 1, "ecorec"), len(parts)
+        others = [self._pool.submit(part) for part in parts[1:]]
+        try:
+            parts[0]()
+        finally:
+            for other in others:
+                other.result()
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One look-up on its threads; made by `of`.
+
+    Attributes:
+        groups: where each thread's groups begin, and the end.
+    """
+
+    shape: TTShape
+    sizes: Sizes
+    cores: Cores
+    plan: Plan
+    prefixes: Prefixes
+    indices: Indices
+    groups: list[int]
+    threads: Threads
+    work: Work
+
+    @classmethod
+    def of(cls, shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work, threads: Threads) -> Job:
+        sizes = sizes_of(shape, cores[0].element_size())
+        many = max(1, min(torch.get_num_threads(), _operations(shape, plan) // FEWEST))
+        indices = Indices(plan.order.numpy(), plan.bag.numpy(), _weights(plan, cores[0]))
+        groups = _share(shape, plan.grouped, many)
+        return cls(shape, sizes, flat(cores), plan, plan.grouped, indices, groups, threads, work)
+
+    def forward(self, like: Tensor, spans: Sequence[Span]) -> Tensor:
+        """[bags, dim]"""
+        out = like.new_empty(self.plan.bags.count, self.shape.dim)
+        at, size = places(self.sizes, self.shape, backward=False)
+        buffers = self.work.empty(len(self.groups) - 1, size, dtype=like.dtype)
+        if self.plan.longest <= 1:
+            if self.plan.bags.count > self.plan.bags.nnz:
+                out.zero_()
+            self._each(lambda t: self._multiply(t, None, at, buffers, out))
+        else:
+            self._forward_slices(spans, at, buffers, out)
+        self.work.drop(buffers)
+        self.work.operations += _operations(self.shape, self.plan)
+        return out
+
+    def _forward_slices(self, spans: Sequence[Span], at: Places, buffers: Tensor, out: Tensor) -> None:
+        """Unique rows of one slice after the other, each then added to its bags by the threads that these belong to."""
+        ends, whole = self._bag_ends(), len(spans) == 1
+        if not whole:
+            out.zero_()
+        most = max(span.levels[-1][1] - span.levels[-1][0] for span in spans)
+        rows = self.work.empty(most, self.shape.dim, dtype=out.dtype)
+        for span in spans:
+            self._each(lambda t, s=span: self._multiply(t, s, at, buffers, rows))
+            self._each(lambda t, s=span: self._pool(s, whole, ends[t : t + 2], rows, out))
+        self.work.drop(rows)
+
+    def backward(self, grad: Tensor, into: Sequence[Tensor]) -> None:
+        at, size = places(self.sizes, self.shape, backward=True)
+        buffers = self.work.empty(len(self.groups) - 1, size, dtype=grad.dtype)
+        seen = self.work.empty(len(buffers), sum(self._outer()), dtype=torch.uint8).zero_()
+        sums, grad = flat(into), grad.contiguous().view(-1).numpy()
+        first = self._outer()[0]
+        self._each(
+            lambda t: kernels_ecorec.backward(
+                *(self.sizes, at, self.cores, self.prefixes, self.indices, tuple(self.groups[t : t + 2])),
+                *(grad, sums, buffers[t].numpy(), seen[t, :first].numpy(), seen[t, first:].numpy()),
+            )
+        )
+        for buffer, each in zip(buffers.numpy(), seen.numpy(), strict=True):
+            kernels_ecorec.collect(self.sizes, at, buffer, each[:first], each[first:], sums)
+        self.work.drop(buffers, seen)
+        n, products = self.plan.prefixes, self.shape.products
+        weights = [3] * (len(n) - 1) + [2]
+        self.work.operations += sum(c * k * e for c, k, e in zip(weights, n, products, strict=True))
+
+    def _outer(self) -> tuple[int, int]:
+        """p of the first and of the last core of three."""
+        return (1 if self.shape.cores == 2 else self.shape.row_factors[0]), self.shape.row_factors[-1]
+
+    def _each(self, work: Callable[[int], object]) -> None:
+        self.threads.run([lambda t=t: work(t) for t in range(len(self.groups) - 1)])
+
+    def _multiply(self, thread: int, span: Span | None, at: Places, buffers: Tensor, rows: Tensor) -> None:
+        """Rows of a slice; with none, of everything, straight to the bags."""
+        prefixes = (0, len(self.prefixes.parents)) if span is None else _prefix_span(self.plan, span)
+        where = (*prefixes, self.groups[thread], self.groups[thread + 1])
+        kernels_ecorec.forward(
+            *(self.sizes, at, self.cores, self.prefixes, self.indices, where),
+            *(buffers[thread].numpy(), rows.view(-1).numpy(), span is None),
+        )
+
+    def _pool(self, span: Span, whole: bool, bags: list[int], rows: Tensor, out: Tensor) -> None:
+        plan, dim, source, target = self.plan, self.shape.dim, rows.view(-1).numpy(), out.view(-1).numpy()
+        if whole:
+            inverse, offsets, weights = plan.inverse.numpy(), plan.bags.offsets.numpy(), self.indices.weights
+            kernels_ecorec.pool(source, dim, inverse, offsets, weights, *bags, target)
+        else:
+            kernels_ecorec.pool_slice(source, dim, span.levels[-1], self.prefixes, self.indices, *bags, target)
+
+    def _bag_ends(self) -> list[int]:
+        """Where each thread's bags begin, and the end: equal shares of the indices."""
+        offsets, many = self.plan.bags.offsets, len(self.groups) - 1
+        shares = torch.arange(1, many) * self.plan.bags.nnz // many
+        return [0, *torch.searchsorted(offsets, shares).tolist(), self.plan.bags.count]
+
+
+def sizes_of(shape: TTShape, itemsize: int) -> Sizes:
+    lanes = lane_count(itemsize)
+    (_, q1, r1), (_, q2, r2), (_, q3, _) = shape.slices[-3:] if shape.cores > 2 else ((1, 1, 1), *shape.slices)
+    padded1, padded2, turned = (-(-n // lanes) * lanes for n in (r1, r2, q1 * q2))
+    block = max(1, BLOCK_BYTES // (itemsize * q1 * q2 * padded2))
+    return Sizes(q1, q2, q3, r1, r2, padded1, padded2, turned, lanes, block)
+
+
+def places(sizes: Sizes, shape: TTShape, backward: bool) -> tuple[Places, int]:
+    """Where what lies in a thread's buffer, and its length."""
+    product, middle = sizes.q1 * sizes.q2 * sizes.padded2, sizes.r1 * sizes.q2 * sizes.padded2
+    packed = middle if sizes.padded2 != sizes.r2 else 0
+    last = shape.row_factors[-1] * sizes.q3 * sizes.padded2
+    first = (1 if shape.cores == 2 else shape.row_factors[0]) * sizes.q1 * sizes.padded1
+    row = max(sizes.q1 * sizes.q2 * sizes.q3, 4 * sizes.lanes)
+    lengths = [sizes.block * product, sizes.padded2 * sizes.turned, packed, row]
+    if backward:
+        turned = sizes.q2 * sizes.padded2 * sizes.padded1
+        lengths[1] = 0
+        lengths += [sizes.block * product, packed, turned, first, last, last]
+    lengths += [0] * (len(Places._fields) - len(lengths))
+    ends = np.cumsum([-(-length // sizes.lanes) * sizes.lanes for length in lengths]).tolist()
+    return Places(0, *ends[:-1]), ends[-1]
+
+
+def flat(cores: Sequence[Tensor]) -> Cores:
+    """The last three cores, or two after the number 1."""
+    arrays = []
+    for core in cores[-3:]:
+        core = core.detach()
+        length = core.stride(0) * (core.shape[0] - 1) + core.shape[1]
+        arrays.append((core.as_strided((length,), (1,)).numpy(), core.stride(0)))
+    if len(arrays) == 2:
+        arrays.insert(0, (np.ones(1, arrays[0][0].dtype), 1))
+    return Cores(*(array for array, _ in arrays), *(step for _, step in arrays))
+
+
+def _weights(plan: Plan, like: Tensor) -> np.ndarray:
+    weights = plan.bags.weights
+    return (like.new_empty(0) if weights is None else weights.detach().to(like.dtype)).numpy()
+
+
+def _operations(shape: TTShape, plan: Plan) -> int:
+    return sum(n * e for n, e in zip(plan.prefixes, shape.products, strict=True))
+
+
+def _share(shape: TTShape, prefixes: Prefixes, threads: int) -> list[int]:
+    """Where each thread's groups begin, and the end."""
+    costs = (0, *shape.products)[-2:]
+    ends = np.empty(threads + 1, np.int64)
+    kernels_plan.share(prefixes.starts, prefixes.order, prefixes.groups, *costs, ends)
+    return ends.tolist()
+
+
+def _prefix_span(plan: Plan, span: Span) -> tuple[int, int]:
+    """The prefixes that are in the slice; of two cores they are not a level of the plan."""
+    if len(span.levels) > 1:
+        return span.levels[-2]
+    low, high = np.searchsorted(plan.grouped.starts, span.levels[0]).tolist()
+    return low, high
+
+
+def warm_up(dtype: torch.dtype) -> None:
+    """Compiles (or loads) the kernels: a table of two rows, of bags of one index and of more, whole and in slices."""
+    shape, work = TTShape((2, 2, 2), (2, 2, 2), (2, 2)), Work()
+    cores = [torch.zeros(p, width, dtype=dtype) for p, width in zip(shape.row_factors, shape.widths, strict=True)]
+    for length in (1, 2):
+        rows, lengths = torch.arange(0, 4 * length, 4), torch.tensor([length])
+        made = plan(shape, Bags.of(rows, lengths, weights=torch.ones(length, dtype=dtype), dtype=dtype))
+        for slices in (1, 2):
+            job = Job.of(shape, cores, made, work, Threads())
+            grad = job.forward(cores[0], made.cut(slices, (0, 1)))
+            job.backward(grad, cores)
