@@ -105,7 +105,12 @@ def compare(scheme, shape: TTShape, lengths: list[int], pooling: str, seed: int 
     seed=st.integers(0, 99),
 )
 def test_equals_the_whole_table(scheme, shape, lengths, pooling, seed):
-    """Forward and the gradient of every core."""
+    """Forward and the gradient of every core.
+
+    Broken on purpose: weights left out in forward, in backward, left unsorted; gradients of equal slices overwritten
+    instead of added; the last core's gradient not turned back; the sums of a chunk of unique rows not zeroed; parents
+    counted from the level's begin instead of the chunk's.
+    """
     compare(scheme, shape, lengths, pooling, seed)
 
 
@@ -158,7 +163,7 @@ def operations(name: str, shape: TTShape, rows: list[int]) -> tuple[int, int]:
 @each_scheme
 @pytest.mark.parametrize("shape", SHAPES + HUGE, ids=str)
 def test_operations_equal_the_formulas(scheme, shape):
-    """Broken on purpose: prefixes of a chunk multiplied once more where a chunk begins inside one."""
+    """Broken on purpose: an addition not counted; EL-Rec's prefixes not made unique."""
     bags, cores, work = some_bags(shape, [5, 0, 30, 7, 1, 20]), leaves(shape), Work()
     forward, backward = operations(scheme.name, shape, bags.rows.tolist())
     out = tt_embed(cores, shape, bags, scheme, work)
@@ -169,7 +174,10 @@ def test_operations_equal_the_formulas(scheme, shape):
 
 @each_scheme
 def test_cores_and_gradients_that_lie_in_records(scheme):
-    """Rows of unit stride apart from each other, as in record arrays; gradients are added to what is there."""
+    """Rows of unit stride apart from each other, as in record arrays; gradients are added to what is there.
+
+    Broken on purpose: sums made apart not brought back.
+    """
     for shape in SHAPES:
         cores = [core.detach() for core in leaves(shape)]
         bags = some_bags(shape, [4, 0, 9, 3])
