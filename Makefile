@@ -1,9 +1,11 @@
 # Every target creates .venv when it is not there, and installs again only when pyproject.toml has changed.
 #   PYTHON       the interpreter that .venv is made from (3.11 or newer)
 #   TORCH_INDEX  a further package index for pip, to choose torch's CPU build
+#   JOBS         how many test files run at once
 #   SCALE, DATA  for `reproduce`: smoke, quick or paper; where the data lies
 
 PYTHON ?= python3
+JOBS ?= 2
 SCALE ?= quick
 DATA ?= datasets
 TORCH_INDEX ?=
@@ -17,6 +19,8 @@ CORE := $(VENV)/nestlab-core.$(HASH)
 TEST := $(VENV)/nestlab-test.$(HASH)
 LAB := $(VENV)/nestlab-lab.$(HASH)
 TORCHREC := $(BIN)/python -m nestlab.interop.install
+# In the order of files: those with few tests, such as the notebooks, take longest and must not come last.
+PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help reproduce test test-full lab bench torchrec clean
@@ -29,7 +33,7 @@ help:
 	@echo 'make bench       every benchmark'
 	@echo 'make torchrec    torchrec and the fbgemm that belongs to this machine (the others run it too)'
 	@echo 'make clean       caches and build files; keeps .venv, data and results'
-	@echo 'Variables: PYTHON=$(PYTHON)  TORCH_INDEX=<index with the CPU build of torch>'
+	@echo 'Variables: PYTHON=$(PYTHON)  JOBS=$(JOBS)  TORCH_INDEX=<index with the CPU build of torch>'
 
 $(BIN)/python:
 	@echo 'creating $(VENV)'
@@ -76,13 +80,13 @@ test: $(TEST)
 	@$(TORCHREC)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/python -m pytest -q -m 'not slow'
+	@$(PYTEST) -m 'not slow'
 
 test-full: $(TEST)
 	@$(TORCHREC)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/python -m pytest -q
+	@$(PYTEST)
 
 lab: $(LAB)
 	@$(TORCHREC)
