@@ -137,10 +137,10 @@ def test_quality_over_epochs(trained, tiny):
     assert list(trained["tt_rank"]) == [0, 0, 2, 2] and list(trained["epoch"]) == [1, 2, 1, 2]
     assert trained["step"].tolist() == [8, 16, 8, 16] and trained["data"].str.contains("SYNTHETIC").all()
     assert trained["log_loss"].between(0.3, 0.8).all()
-    last = epochs.last_of(trained)
-    assert last["auc_low"].notna().all() and trained["auc_low"].isna().sum() == 2
-    assert last["compression"][0] == 1 < last["compression"][2]
-    assert last["best_log_loss"].tolist() == trained.groupby("tt_rank")["log_loss"].min().tolist()
+    assert (trained["auc_low"] < trained["auc"]).all() and (trained["auc"] < trained["auc_high"]).all()
+    best = epochs.best_of(trained)
+    assert best["compression"][0] == 1 < best["compression"][2] and best["last_epoch"].tolist() == [2, 2]
+    assert best["log_loss"].tolist() == trained.groupby("tt_rank")["log_loss"].min().tolist()
     assert (trained["peak_bytes"] > trained["tables_bytes"]).all()
     assert (trained["tables_bytes"] > trained["weight_bytes"]).all()
 

@@ -21,28 +21,29 @@ from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import opened
 from nestlab.experiments.nestpipe.tables import Said, chosen
 from nestlab.tracing.memory import DEVICE
-from nestlab.training import Recipe, TrainOptions, assemble
+from nestlab.training import History, Recipe, TrainOptions, assemble
 from nestlab.training.metrics import auc_interval
 from nestlab.training.tables import known_ids
 
 Figures = dict[str, Any]
 ROW = "ordinary rows"
-DIM = 32  # as the source has it
+DIM = 16  # as `nestlab train` has it
 SHARE = 0.2  # tables with at least this share of the ids of the largest one become tensor trains
 _DIGEST = {
     "name": "large tables",
-    "epoch": "epochs",
+    "epoch": "best epoch",
     "log_loss": "held-out log loss",
-    "best_log_loss": "its best",
-    "best_epoch": "in epoch",
     "auc": "AUC",
     "auc_low": "95 % from",
     "auc_high": "to",
+    "last_epoch": "last epoch",
+    "last_log_loss": "its log loss",
+    "last_auc": "its AUC",
     "weight_bytes": "weights of the large tables, MB",
     "compression": "× fewer",
     "tables_bytes": "all tables with all that is kept, MB",
     "peak_bytes": "peak, MB",
-    "step_ms": "ms a step",
+    "step_ms": "ms a step (not in turns)",
     "how": "how",
 }
 
@@ -50,8 +51,8 @@ _DIGEST = {
 def run(settings: Settings) -> pd.DataFrame:
     """A row a kind of table and epoch: the same samples in the same order, the same dense part at the start.
 
-    Columns: data, how, seed, tt_rank (0: ordinary rows), epoch, step, auc, log_loss, ne; auc_low, auc_high (of the last
-    epoch); weight_bytes (of the large tables alone), tables_bytes (of all, with all that is kept of them), peak_bytes
+    Columns: data, how, seed, tt_rank (0: ordinary rows), epoch, step, auc, log_loss, ne; auc_low, auc_high (95 %);
+    weight_bytes (of the large tables alone), tables_bytes (of all, with all that is kept of them), peak_bytes
     (with what a step holds at most), step_ms.
     """
     name = settings.dataset if settings.dataset.startswith("kuairand") else "kuairand"
@@ -81,16 +82,15 @@ def run(settings: Settings) -> pd.DataFrame:
 
 
 def _trained(options: TrainOptions, large: tuple[str, ...]) -> Iterator[Figures]:
-    """A row an epoch; what is known at the end alone stands in the last one, bytes in all."""
+    """A row an epoch."""
+    history, intervals = History(), []
     with assemble(options) as recipe:
-        history = recipe.fit()
-        weighed = _bytes(recipe, large)
-        interval = dict(zip(("auc_low", "auc_high"), auc_interval(*history.last_look, seed=options.seed), strict=True))
-        steps = 1e3 * history.train_seconds / history.own_steps
-    for number, look in enumerate(history.evaluations, 1):
-        last = interval if number == len(history.evaluations) else {}
+        watched = replace(recipe, saving=replace(recipe.saving, history=history))
+        watched.fit(report=lambda _: intervals.append(auc_interval(*history.last_look, seed=options.seed)))
+        told = _bytes(recipe, large) | {"step_ms": 1e3 * history.train_seconds / history.own_steps}
+    for number, (look, (low, high)) in enumerate(zip(history.evaluations, intervals, strict=True), 1):
         metrics = {name: look[name] for name in ("step", "auc", "log_loss", "ne")}
-        yield {"epoch": number, **metrics, **last, **weighed, "step_ms": steps}
+        yield {"epoch": number, **metrics, "auc_low": low, "auc_high": high, **told}
 
 
 def _bytes(recipe: Recipe, large: tuple[str, ...]) -> Figures:
@@ -105,14 +105,14 @@ def _bytes(recipe: Recipe, large: tuple[str, ...]) -> Figures:
     return {"weight_bytes": weights, "tables_bytes": tables, "peak_bytes": tables + products + int(memory[DEVICE])}
 
 
-def last_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row a kind of table: its last epoch, its best one, and how many fewer weights it has than ordinary rows."""
-    last = frame.sort_values("epoch").groupby("tt_rank", sort=False).tail(1).set_index("tt_rank", drop=False)
-    last = last.sort_index()
-    last["compression"] = last.loc[0, "weight_bytes"] / last["weight_bytes"]
-    best = frame.loc[frame.groupby("tt_rank")["log_loss"].idxmin()].set_index("tt_rank")
-    last["best_log_loss"], last["best_epoch"], last["best_auc"] = best["log_loss"], best["epoch"], best["auc"]
-    return last.assign(name=[name_of(rank) for rank in last.index])
+def best_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a kind of table: its epoch of the least log loss, its last one beside, and how many times fewer weights the
+    large tables have than ordinary rows. All kinds had as many looks at held-out data to choose from."""
+    best = frame.loc[frame.groupby("tt_rank")["log_loss"].idxmin()].set_index("tt_rank", drop=False).sort_index()
+    last = frame.loc[frame.groupby("tt_rank")["epoch"].idxmax()].set_index("tt_rank")
+    best["last_epoch"], best["last_log_loss"], best["last_auc"] = last["epoch"], last["log_loss"], last["auc"]
+    best["compression"] = best.loc[0, "weight_bytes"] / best["weight_bytes"]
+    return best.assign(name=[name_of(rank) for rank in best.index])
 
 
 def name_of(rank: int) -> str:
@@ -120,32 +120,32 @@ def name_of(rank: int) -> str:
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
-    return chosen(last_of(frame).reset_index(drop=True), _DIGEST)
+    return chosen(best_of(frame).reset_index(drop=True), _DIGEST)
 
 
 def says(frame: pd.DataFrame) -> Said:
     """Which ranks come up to ordinary rows, at what size, and whether anything overfits."""
-    found = last_of(frame)
+    found = best_of(frame)
     row, trains = found.loc[0], found.drop(index=0)
     up = trains[trains["auc"] >= row["auc_low"]]
-    told = "no rank comes" if up.empty else f"rank {', '.join(map(str, up.index))} comes"
+    told = "no rank comes" if up.empty else f"rank {' and '.join(map(str, up.index))} comes"
     ranks = "; ".join(
         f"rank {rank}: {line['compression']:.3g} times fewer weights, log loss {line['log_loss']:.4f}, AUC "
         f"{line['auc']:.4f}"
         for rank, line in trains.iterrows()
     )
-    rises = found[found["best_epoch"] < found["epoch"]]
+    rises = found[found["epoch"] < found["last_epoch"]]
     over = f" Log loss rose again after its best epoch with {', '.join(rises['name'])}." if len(rises) else ""
     return Said(
-        f"After {row['epoch']} epoch(s) ordinary rows have log loss {row['log_loss']:.4f} and AUC {row['auc']:.4f} "
-        f"(95 %: {row['auc_low']:.4f} to {row['auc_high']:.4f}); {told} within that interval or above it. {ranks}."
+        f"Each at its best epoch: ordinary rows have log loss {row['log_loss']:.4f} and AUC {row['auc']:.4f} (95 %: "
+        f"{row['auc_low']:.4f} to {row['auc_high']:.4f}); {told} within that interval or above it. {ranks}."
         f"{over}"
     )
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
     """Log loss and AUC over epochs, and the best log loss over the weights of the large tables."""
-    found = last_of(frame)
+    found = best_of(frame)
     with plotting.style():
         figure = plotting.new_figure(10.5, 4.2)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -155,14 +155,15 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
             loss.plot(lines["epoch"], lines["log_loss"], label=name_of(rank), **look)
             auc.plot(lines["epoch"], lines["auc"], **look)
             point = found.loc[rank]
-            size.plot(point["weight_bytes"] / 1e6, point["best_log_loss"], **look | {"linestyle": "none"})
+            size.plot(point["weight_bytes"] / 1e6, point["log_loss"], **look | {"linestyle": "none"})
             text = name_of(rank).removeprefix("tensor trains of ")
-            at = (point["weight_bytes"] / 1e6, point["best_log_loss"])
+            at = (point["weight_bytes"] / 1e6, point["log_loss"])
             size.annotate(text, at, (5, 5), textcoords="offset points", fontsize=7)
         _label(loss, "held-out log loss")
         _label(auc, "held-out AUC")
-        auc.axhspan(*found.loc[0, ["auc_low", "auc_high"]], color=plotting.IDLE, zorder=0)
-        auc.set_title("band: 95 % interval of ordinary rows, last epoch", fontsize=8)
+        rows = frame[frame["tt_rank"] == 0]
+        auc.fill_between(rows["epoch"], rows["auc_low"], rows["auc_high"], color=plotting.IDLE, zorder=0)
+        auc.set_title("band: 95 % interval of ordinary rows", fontsize=8)
         size.set(xlabel="weights of the large tables, MB", ylabel="best held-out log loss", xscale="log")
         size.margins(x=0.25, y=0.12)
         figure.legend(*loss.get_legend_handles_labels(), loc="outside lower center", ncols=4)
