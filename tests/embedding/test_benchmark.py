@@ -12,8 +12,6 @@ from nestlab import benchmarks
 from nestlab.benchmarks import index
 from nestlab.errors import UserError
 
-pytestmark = pytest.mark.core
-
 
 def test_the_index_benchmark_has_every_summary_key():
     result = index.run(index.Scale(distinct=20_000, lookups=5_000, repeats=2))

@@ -10,8 +10,6 @@ import pytest
 from nestlab import benchmarks
 from nestlab.benchmarks import cache, cache_hits, cache_plans, cache_steps
 
-pytestmark = pytest.mark.core
-
 TINY = cache.Scale(
     cache_plans.Scale(slots=3_000, keys=500, distinct=9_000, repeats=3, look_ahead=2),
     cache_steps.GatherScale(slots=500, dim=4, unique=50, repeats=2),

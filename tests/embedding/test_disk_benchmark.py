@@ -11,8 +11,6 @@ from nestlab import benchmarks
 from nestlab.benchmarks import disk
 from nestlab.benchmarks.disk_stores import Lmdb, Mapped, Pool, Raw, Records, Sqlite
 
-pytestmark = pytest.mark.core
-
 SCALE = disk.Scale(records=2_000, width=16, warm=300, cold=50, repeats=2)
 CASES = ("read_cold", "read_warm", "write_cold", "write_warm")
 

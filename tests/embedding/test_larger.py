@@ -10,8 +10,6 @@ import pytest
 from nestlab.benchmarks import larger
 from nestlab.embedding import Adagrad, EmbeddingStore, TableConfig
 
-pytestmark = pytest.mark.core
-
 
 def test_a_table_eight_times_as_large_as_its_memory_is_trained_row_by_row():
     """Broken on purpose: with `BufferPool._write_down` writing nothing, rows read zeros and the difference is 0.1."""

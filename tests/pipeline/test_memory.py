@@ -12,8 +12,6 @@ from nestlab.tracing import Recorder
 from nestlab.tracing.activations import SavedBytes
 from nestlab.tracing.memory import DENSE, DEVICE, HOST, KINDS, totals
 
-pytestmark = pytest.mark.core
-
 
 def recorded(data, **window):
     pipeline = make_pipeline(recorder=Recorder(**window))

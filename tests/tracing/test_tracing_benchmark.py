@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from nestlab import benchmarks
 from nestlab.benchmarks import tracing
-
-pytestmark = pytest.mark.core
 
 
 def test_the_tracing_benchmark_has_every_summary_key():
