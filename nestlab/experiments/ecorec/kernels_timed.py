@@ -66,12 +66,13 @@ class Task:
     grad: Tensor
 
     @classmethod
-    def of(cls, shape: TTShape, rows: np.ndarray, seed: int) -> Task:
-        """Each row a bag of its own; weights are small random numbers."""
+    def of(cls, shape: TTShape, rows: np.ndarray, seed: int, bag: int = 1) -> Task:
+        """So many rows a bag, the last one with what is left; weights are small random numbers."""
         torch.manual_seed(seed)
         cores = tuple(0.1 * torch.randn(p, width) for p, width in zip(shape.row_factors, shape.widths, strict=True))
-        bags = Bags.of(torch.from_numpy(rows), torch.ones(rows.size, dtype=torch.int64))
-        return cls(shape, cores, bags, torch.randn(rows.size, shape.dim))
+        offsets = torch.from_numpy(np.append(np.arange(0, rows.size, bag), rows.size))
+        bags = Bags(torch.from_numpy(rows), offsets)
+        return cls(shape, cores, bags, torch.randn(bags.count, shape.dim))
 
     def time(self, scheme: Scheme) -> dict[str, float]:
         """Milliseconds of the three parts and of all, operations, and bytes of intermediates at the peak."""

@@ -12,8 +12,8 @@ class Settings:
     """What every part is given. A part has `run(settings) -> DataFrame` and `plot(frame, title) -> Figure`.
 
     Attributes:
-        dataset, data_root, seed, device, backend, world_size: as the notebook's parameters; the data set is the one
-            that is trained on.
+        dataset, data_root, seed, device, world_size: as the notebook's parameters; the data set is the one that is
+            trained on.
         rows: of a real data set, None: all.
         twin_rows: of a synthetic twin.
         dim, rank: of tensor-train tables, where they are not what is varied.
@@ -43,7 +43,6 @@ class Settings:
     data_root: str = "datasets"
     seed: int = 0
     device: str = "cpu"
-    backend: str = "gloo"
     world_size: int = 2
     rows: int | None = None
     twin_rows: int = 300_000
