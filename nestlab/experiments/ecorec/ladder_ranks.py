@@ -89,13 +89,18 @@ def climb(transport: Transport, settings: Settings, rungs: tuple[Rung, ...]) -> 
     climbers = [_climber(linked, settings, rung) for rung in rungs]
     found = Climbed()
     for number in range(settings.repeats):
-        for climber in climbers:
+        first = number % len(climbers)  # of the turns: what comes after what differs from round to round
+        for climber in climbers[first:] + climbers[:first]:
             row, trace = _turn(transport, climber, batches)
             found.rows.append({"case": climber.rung.name, "round": number, **row})
             found.traces |= {} if trace is None else {climber.rung.name: trace}
     known = {"how": EMULATED, "data": DATA, "network_gbit_s": gbit_s, "calibrated_compute_ms": compute_ms}
     far = {each.rung.name: _difference(transport, each, climbers[0]) for each in climbers}
-    found.rows = [{**row, **far[row["case"]], **known} for row in found.rows]
+    order = [rung.name for rung in rungs]
+    found.rows = [
+        {**row, **far[row["case"]], **known}
+        for row in sorted(found.rows, key=lambda row: (row["round"], order.index(row["case"])))
+    ]
     return found
 
 
