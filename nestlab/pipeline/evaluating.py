@@ -13,7 +13,7 @@ from nestlab.embedding import embed
 from nestlab.exchange import RoutedBatch
 from nestlab.pipeline.rows import gather_samples
 from nestlab.pipeline.step import TrainStep
-from nestlab.pipeline.tensor_trains import TablesInFlight
+from nestlab.pipeline.turns import TablesInFlight
 
 
 def predict(step: TrainStep, loader: Iterable[Batch]) -> tuple[np.ndarray, np.ndarray]:

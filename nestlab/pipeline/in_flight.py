@@ -11,7 +11,7 @@ from nestlab.batch import Batch
 from nestlab.embedding import Residency, StepInfo
 from nestlab.exchange import RoutedBatch
 from nestlab.models import DenseOutput
-from nestlab.pipeline.tensor_trains import TablesInFlight
+from nestlab.pipeline.turns import TablesInFlight
 
 
 class MissingInput(RuntimeError):
