@@ -23,6 +23,7 @@ TINY = {
     "step_batch": 64,
     "ladder_tables": 5,
     "ladder_batch": 24,
+    "mixed_rows": 500,
     "epochs": 2,
     "epoch_batch": 120,
     "epoch_ranks": (2,),

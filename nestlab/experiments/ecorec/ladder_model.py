@@ -17,9 +17,8 @@ from nestlab.models.dlrm import initialise, mlp
 
 LR = 0.05
 _DENSE, _HIDDEN = 4, 32
-ROWS = 100_000  # of a table
 RANKS = (0.25, 0.5, 1.0, 2.0)  # of the tables, in ranks of the settings: what a row costs grows with the square
-DATA = f"ids of {ROWS:,} by a power law, the most frequent first (SYNTHETIC)"
+DATA = "ids by a power law, the most frequent first (SYNTHETIC)"
 
 
 class Concatenated(nn.Module):
@@ -53,7 +52,7 @@ def build_model(settings: Settings) -> RecModel:
     """Every rank makes all tables; a pipeline keeps its own."""
     features = names(settings)
     tables = [
-        TableConfig(name, settings.dim, tensor_train=TensorTrain(rows=ROWS, rank=rank, ids="range"))
+        TableConfig(name, settings.dim, tensor_train=TensorTrain(rows=settings.mixed_rows, rank=rank, ids="range"))
         for name, rank in zip(features, table_ranks(settings), strict=True)
     ]
     store = EmbeddingStore(tables, optimizer("sgd", lr=LR), seed=settings.seed)
@@ -64,7 +63,7 @@ def batch(settings: Settings, rank: int, number: int) -> Batch:
     """Batch `number` of a rank, the same in every run: one id a sample and table."""
     features, size = names(settings), settings.ladder_batch
     rng = np.random.default_rng([settings.seed, rank, number])
-    ids = drawn(RANKED, size * len(features), ROWS, int(rng.integers(1 << 62)))
+    ids = drawn(RANKED, size * len(features), settings.mixed_rows, int(rng.integers(1 << 62)))
     return Batch(
         dense=torch.from_numpy(rng.standard_normal((size, _DENSE), dtype=np.float32)),
         features=features,

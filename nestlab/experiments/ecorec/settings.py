@@ -29,7 +29,7 @@ class Settings:
         memory_indices: of the look-up whose memory is measured.
         whole_indices: of the look-up that is multiplied as one chunk, which takes most memory.
         forward_share: of the indices of table 1, of which a forward pass is timed.
-        mixed: tables of which ever more are tensor trains; mixed_rows: of each of them.
+        mixed: tables of which ever more are tensor trains; mixed_rows: of each of them, and of the ladder.
         placed: tables placed on `placed_on` ranks by measured cost.
         capacity: bytes of memory, the same for each kind of table; disk: bytes of disk below it.
         steps, step_batch: timed steps of the end-to-end model, samples of each.
@@ -66,7 +66,7 @@ class Settings:
     placed_on: int = 8
     capacity: int = 8 << 20
     disk: int = 64 << 20
-    steps: int = 12
+    steps: int = 8
     step_batch: int = 4096
     ladder_tables: int = 12
     ladder_batch: int = 2048
@@ -75,8 +75,8 @@ class Settings:
     slope: float = 1.0
     exchange: float = 0.6
     epochs: int = 3
-    epoch_batch: int = 1024
-    epoch_ranks: tuple[int, ...] = (4, 16, 64)
+    epoch_batch: int = 2048
+    epoch_ranks: tuple[int, ...] = (4, 16, 32)
 
 
 SCALES = {
