@@ -27,6 +27,7 @@ from nestlab.experiments.nestpipe.tables import Said, chosen
 
 OPTIMIZER = "adagrad"  # a sum beside each weight
 LARGE = 1 << 30  # bytes: a capacity that is computed alone
+MOST = 1 << 60  # rows that are counted
 ARRAY, INDEXED, TIERS = "an array of rows", "rows as ids come (index)", "tiers: memory and disk"
 _IDS = 1024  # of the look-up whose peak is counted
 _FRAMES = 16  # of what tiers have in memory, one part in so many holds records at least
@@ -108,15 +109,15 @@ def _record(settings: Settings) -> int:
 
 
 def _index(rows: int) -> int:
-    """Bytes of a key index of so many rows: 16 an entry, at most half full."""
-    return 16 << max(4, (2 * rows - 1).bit_length()) if rows else 0
+    """Bytes of a key index of so many rows: 16 an entry, 64 entries or more, at most half full."""
+    return 16 << max(6, (2 * rows - 1).bit_length()) if rows else 0
 
 
 def _most(size: Callable[[int], int], capacity: int) -> int:
-    """The largest number whose size is at most `capacity`; size must not fall."""
+    """The largest number whose size is at most `capacity`, but not above MOST; size must not fall."""
     low, high = 0, 1
-    while size(high) <= capacity:
-        low, high = high, 2 * high
+    while high < MOST and size(high) <= capacity:
+        low, high = high, min(2 * high, MOST)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if size(middle) <= capacity else (low, middle)

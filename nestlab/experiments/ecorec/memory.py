@@ -15,26 +15,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nestlab import plotting
 from nestlab.embedding.tensor_train.ecorec_plan import plan_torch
 from nestlab.embedding.tensor_train.schemes import EcoRec, ELRec, TTRec
 from nestlab.embedding.tensor_train.schemes.scheme import Scheme
 from nestlab.embedding.tensor_train.shape import suggest
+from nestlab.embedding.tensor_train.work import Work
 from nestlab.experiments import claims as register
 from nestlab.experiments.ecorec.kernels_timed import Task, computing
 from nestlab.experiments.ecorec.live import Live
 from nestlab.experiments.ecorec.redundancy import prefix_shares
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import HASHED, drawn
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen, share
+from nestlab.experiments.nestpipe.tables import Said, chosen, share
 
 ROWS, DIM, RANK = 100_000_000, 32, 32  # of table 1 of the source
 SCALED = 100  # a table as it is would take gigabytes: one with so many times fewer rows is built
 MEASURED, COMPUTED = "measured", "computed"
 DENSE, WHOLE, CHUNKED = "table as it is", "TT-Rec, one product", "TT-Rec, in chunks"
+FORWARD = "TT-Rec, in chunks, forward alone"
 EL_REC, KERNELS, TORCH = "EL-Rec, in chunks", "EcoRec, kernels", "EcoRec, batched products"
 _BYTES = ("table_bytes", "grads_bytes", "plan_bytes", "rows_bytes", "intermediates_bytes")
 _DIGEST = {
@@ -67,7 +67,7 @@ def run(settings: Settings) -> pd.DataFrame:
     measured, times the ids; or a table as it is, from its size).
     """
     with computing(settings.threads):
-        rows = [*_sliced(settings), *_whole(settings), *_dense(settings)]
+        rows = [*_sliced(settings), *_forward(settings), *_whole(settings), *_dense(settings)]
     frame = pd.DataFrame(rows)
     return frame.assign(peak_bytes=frame[list(_BYTES)].sum(axis=1), dim=DIM)
 
@@ -136,6 +136,21 @@ def _bag() -> int:
     return round(register.claim("ER-P-051").value / int(register.claim("ER-P-052").labels[0].replace(",", "")))
 
 
+def _forward(settings: Settings) -> Iterator[dict[str, Any]]:
+    """The batches of table 1, or a share of them, forward alone and in turns."""
+    tasks = [_task(settings, max(1, int(settings.forward_share * indices))) for indices in table_1()]
+    scheme, took, works = TTRec(), [[] for _ in tasks], [Work() for _ in tasks]
+    for _ in range(max(2, settings.repeats)):  # the first time does not count
+        for task, times, work in zip(tasks, took, works, strict=True):
+            plan, started = scheme.prepare(task.shape, task.bags), time.perf_counter()
+            scheme.forward(task.shape, task.cores, plan, work)
+            times.append({"total_ms": 1e3 * (time.perf_counter() - started)})
+    for task, times, work in zip(tasks, took, works, strict=True):
+        told = {"peak_bytes": work.peak, "operations": work.operations // len(times)}
+        row = _account(task, scheme, [told | each for each in times[1:]])
+        yield {"what": FORWARD, **row, "grads_bytes": 0, "rows_bytes": task.grad.nbytes, "how": MEASURED}
+
+
 def _whole(settings: Settings) -> Iterator[dict[str, Any]]:
     """All ids in one product, as FBTT has it: measured at a size that fits, and from that the sizes of table 1."""
     count = settings.whole_indices
@@ -187,92 +202,16 @@ def _dense_step(weight: torch.nn.Parameter, ids: torch.Tensor, bag: int) -> tupl
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
     """Bytes between products over the slices; the time over the slices; the peak of the embedding part."""
-    with plotting.style():
-        figure = plotting.new_figure(11.5, 4.4)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-        held, took, peaks = figure.subplots(1, 3, width_ratios=(1.1, 1, 1.5))
-        _draw_slices(held, frame, "intermediates_bytes", 1e-6)
-        held.set_ylabel("held between products, MB")
-        held.set_yscale("log")
-        _draw_slices(took, frame, "total_ms", 1)
-        took.set_ylabel("prepare, forward and backward, ms")
-        took.set_ylim(0)
-        figure.legend(*_lines(held, took), loc="outside lower left", ncols=3)
-        _draw_peaks(peaks, frame)
-    return figure
+    from nestlab.experiments.ecorec import memory_plot
+
+    return memory_plot.draw(frame, title)
 
 
-def _draw_slices(axes: Axes, frame: pd.DataFrame, column: str, factor: float) -> None:
-    at = frame["slices"].notna()
-    for number, what in enumerate((TORCH, KERNELS)):
-        line = frame[at & (frame["what"] == what)]
-        spread = None
-        if column == "total_ms":
-            spread = (line["total_ms"] - line["total_ms_low"], line["total_ms_high"] - line["total_ms"])
-        axes.errorbar(line["slices"], factor * line[column], spread, label=what, **plotting.series_style(number))
-    most = int(frame.loc[at, "indices"].iloc[0])
-    for number, what in enumerate((WHOLE, CHUNKED, EL_REC)):
-        line = frame[(frame["what"] == what) & (frame["indices"] == most)]
-        if line[column].notna().any():
-            look = {"color": plotting.SERIES_COLOURS[number + 2], "linestyle": plotting.DASHES[number + 2]}
-            axes.axhline(factor * line[column].iloc[0], label=_named(line), **look)
-    slices = sorted(set(frame.loc[at, "slices"]))
-    axes.set(xscale="log", xlabel=f"slices of a look-up of {most:,} ids")
-    axes.set_xticks(slices, [f"{n:g}" for n in slices])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+def answers(frame: pd.DataFrame) -> list[dict]:
+    """Table 1 and the saving of memory, see `memory_claims`."""
+    from nestlab.experiments.ecorec import memory_claims
 
-
-def _named(line: pd.DataFrame) -> str:
-    return line["what"].iloc[0] + (" (computed)" if line["how"].iloc[0] == COMPUTED else "")
-
-
-def _lines(*panels: Axes) -> tuple[list, list]:
-    named = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    return list(named.values()), list(named)
-
-
-def _draw_peaks(axes: Axes, frame: pd.DataFrame) -> None:
-    """Bars of gibibytes, and the source's table 1 beside those of its size."""
-    bars = _bars(frame)
-    at = np.arange(len(bars))
-    for number, how in enumerate((MEASURED, COMPUTED)):
-        rows = (bars["how"] == how).to_numpy()
-        axes.barh(at[rows], bars["gib"][rows], 0.66, label=how, **plotting.bar_style(number))
-    known = bars["published"].notna()
-    look = {"marker": "X", "markersize": 8, "markeredgecolor": plotting.PAPER, "linestyle": "none"}
-    axes.plot(bars["published"][known], at[known], color=plotting.INK, label="published, table 1", **look)
-    for y, row in enumerate(bars.itertuples()):
-        axes.text(
-            max(row.gib, row.published if row.published > 0 else 0) * 1.2, y, f"{row.gib:.3g}", va="center", fontsize=7
-        )
-    axes.set_yticks(at, bars["name"], fontsize=7)
-    axes.set(xscale="log", xlabel="peak of the embedding part, GiB", ylim=(len(bars) - 0.4, -0.6))
-    axes.set_xlim(bars["gib"].min() / 2, bars["gib"].max() * 6)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.grid(False, axis="y")
-    axes.legend(loc="upper right", fontsize=7)
-
-
-def _bars(frame: pd.DataFrame) -> pd.DataFrame:
-    """name, gib, how, published of what is drawn."""
-    whole = dict(zip(table_1(), register.claim("ER-P-052").value, strict=True))
-    kept = frame[(frame["rows"] == ROWS) & (frame["slices"].isna() | frame["slices"].isin(_ends(frame)))]
-    rows = []
-    for row in kept.itertuples():
-        slices = "" if np.isnan(row.slices) else f", {_slices(row.slices)}"
-        published = register.claim("ER-P-054").value if row.what == DENSE else whole.get(row.indices, np.nan)
-        name = f"{row.what}{slices}\n{row.indices:,} ids"
-        rows.append({"name": name, "gib": row.peak_bytes / 2**30, "how": row.how, "published": published})
-    return pd.DataFrame(rows)
-
-
-def _slices(count: float) -> str:
-    return "1 slice" if count == 1 else f"{count:.0f} slices"
-
-
-def _ends(frame: pd.DataFrame) -> list[float]:
-    return [1, frame["slices"].max()]
+    return memory_claims.answers(frame)
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -315,51 +254,3 @@ def _whole_says(frame: pd.DataFrame) -> str:
         f"products: {last['indices']:,} ids take {last['peak_bytes'] / 2**30:.1f} GiB, {more:.2f} times the peak of "
         "the table as it is (computed)."
     )
-
-
-def answers(frame: pd.DataFrame) -> list[dict]:
-    """Table 1 and the 38.5 %, by the slices that the source's experiments have."""
-    slices = float(register.claim("ER-P-025").value[0])
-    return [*_saving(frame, slices), *_of_table_1(frame)]
-
-
-def _saving(frame: pd.DataFrame, slices: float) -> Iterator[dict]:
-    if slices not in set(frame["slices"]):
-        return
-    at = frame[frame["what"] == TORCH].iloc[0]
-    note = (
-        f"{TORCH}, {slices:.0f} slices, {at['indices']:,} ids, n_u {share(at['unique'])} of them; peak of cores, their "
-    )
-    note += "gradients, plan, pooled rows and what lies between"
-    for claim in ("ER-P-002", "ER-A-001"):
-        yield answer(claim, 100 * saved(frame, TORCH, slices), MEASURED, note)
-    yield answer("ER-A-002", 1 - saved(frame, TORCH, slices), MEASURED, note)
-    yield answer("ER-P-018", divides(frame), MEASURED, f"{TORCH}: peak over 1 / slices is a line; operations are equal")
-
-
-def divides(frame: pd.DataFrame) -> bool:
-    """Whether what is held between products is a constant (the buffers of one batched product) and a part that the
-    slices divide, to a tenth, and nothing more is multiplied."""
-    rows = frame[frame["what"] == TORCH].sort_values("slices")
-    inverse, held = 1 / rows["slices"].to_numpy(), rows["intermediates_bytes"].to_numpy(float)
-    slope = (held[0] - held[-1]) / (inverse[0] - inverse[-1])
-    predicted = held[0] - slope * (inverse[0] - inverse)
-    return bool(slope > 0 and np.abs(held / predicted - 1).max() <= 0.1 and rows["operations"].nunique() == 1)
-
-
-def _of_table_1(frame: pd.DataFrame) -> Iterator[dict]:
-    whole = frame[frame["what"] == WHOLE].set_index("indices")
-    dense = frame[frame["what"] == DENSE].set_index("rows")
-    cores, gib = suggest(ROWS, DIM, rank=RANK).parameters * 4, 2**30
-    yield answer("ER-P-049", cores / 1e9, COMPUTED, f"rank {RANK}")
-    held = [float(whole.loc[n, "intermediates_bytes"]) / gib for n in table_1()]
-    note = f"GiB, bytes an id as measured at {whole.index[0]:,} ids"
-    yield answer("ER-P-052", held, COMPUTED, note)
-    yield answer("ER-P-053", ROWS * DIM * 4 / gib, COMPUTED, "GiB")
-    small = dense.loc[ROWS // SCALED]
-    beside = (small["peak_bytes"] - small["table_bytes"]) / 1e6
-    note = f"GiB; beside a table of {ROWS // SCALED:,} rows a step of {small['indices']:,} ids held {beside:.3g} MB"
-    yield answer("ER-P-054", float(dense.loc[ROWS, "peak_bytes"]) / gib, MEASURED, note)
-    last = table_1()[-1]
-    over = float(whole.loc[last, "peak_bytes"] / dense.loc[ROWS, "peak_bytes"])
-    yield answer("ER-P-055", over, COMPUTED, f"{last:,} ids in one product, over the whole table as it is")
