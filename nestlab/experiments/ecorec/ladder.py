@@ -203,14 +203,15 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
             text = f"{row['step_ms']:.3g} ({row['speedup']:.2f}×)"
             at = (row["step_ms_high"], y)
             times.annotate(text, at, (4, 0), textcoords="offset points", va="center", fontsize=8)
-        times.set(xlabel=f"ms a step ({rounds_text(int(found['rounds'].max()))})", yticks=found.index)
+        note = "in brackets: speed against in order, median of what it is round by round"
+        times.set(xlabel=f"ms a step ({rounds_text(int(found['rounds'].max()))})\n{note}", yticks=found.index)
         times.set_yticklabels(found["case"])
         times.invert_yaxis()
         times.margins(x=0.16)
         _stack(sizes, found, _BYTES, 1e-6)
         sizes.set_xlabel("MB, each kind at its highest, fullest rank")
         for axes in (times, sizes):
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     return figure
 
 
