@@ -32,7 +32,8 @@ def draw(frame: pd.DataFrame, title: str) -> Figure:
         _draw_published(lower[-1], frame)
         for axes in upper[1:]:
             axes.sharey(upper[0])
-        figure.legend(*upper[0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
+        lines, bars = upper[0].get_legend_handles_labels(), lower[0].get_legend_handles_labels()
+        figure.legend(lines[0] + bars[0], lines[1] + bars[1], loc="outside lower left", ncols=6)
     return figure
 
 
@@ -57,8 +58,6 @@ def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xticks(at, [NAMES[name] for name in rows["scheme"]])
     told = f"{rows['unique'].iloc[0]:.0%}, n_p {rows['prefixes'].iloc[0]:.0%}"
     axes.set_title(f"{rows['batch'].iloc[0]:,} ids: n_u {told}", fontsize=8)
-    axes.set_ylim(0, 1.4 * bottom.max())
-    axes.legend(loc="upper right", ncols=3, columnspacing=0.8, handlelength=1.2)
 
 
 def _draw_published(axes: Axes, frame: pd.DataFrame) -> None:

@@ -176,11 +176,11 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
             how = "built, bytes counted" if rows["how"].str.contains("measured").all() else "computed"
             label = f"{capacity / 2**20:,.0f} MiB of memory ({how})"
             bars = axes.barh(at, rows["rows"], height * 0.9, label=label, **plotting.bar_style(number))
-            axes.bar_label(bars, [f"{n:,.0f}" for n in rows["rows"]], padding=4, fontsize=7)
+            axes.bar_label(bars, [f"{n:,.0f}" if n < 1e9 else f"{n:.1e}" for n in rows["rows"]], padding=4, fontsize=7)
         disk = frame.loc[frame["table"] == TIERS, "disk"] / frame.loc[frame["table"] == TIERS, "capacity"]
         names[names.index(TIERS)] = f"{TIERS},\n{disk.iloc[0]:.0f} × the memory"
         axes.set_yticks(range(len(names)), names)
-        axes.set(xscale="log", ylim=(len(names) - 0.5, -0.5), xlim=(frame["rows"].min() / 2, frame["rows"].max() * 30))
+        axes.set(xscale="log", ylim=(len(names) - 0.5, -0.5), xlim=(frame["rows"].min() / 2, frame["rows"].max() * 40))
         axes.set_xlabel(f"rows of {frame['dim'].iloc[0]} weights, with Adagrad's state")
         axes.grid(False, axis="y")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)

@@ -82,16 +82,19 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
     with plotting.style():
         figure = plotting.new_figure(8.0, 2.6)
         axes = figure.add_subplot()
-        bars = axes.barh(frame["placement"], frame["load_ratio"], 0.6, label="placed by", **plotting.bar_style(0))
-        axes.bar_label(bars, fmt="%.3f", padding=6, fontsize=8)
+        told = "by the costs it went by, or would have gone by"
+        axes.barh(frame["placement"], frame["load_ratio"], 0.6, label=told, **plotting.bar_style(0))
+        ends = frame[["load_ratio", "later_ratio"]].max(axis=1)
+        for y, (end, ratio) in enumerate(zip(ends, frame["load_ratio"], strict=True)):
+            axes.text(end + 0.02 * ends.max(), y, f"{ratio:.3f}", va="center", fontsize=8)
         look = {"marker": "|", "markersize": 14, "markeredgewidth": 2, "linestyle": "none", "color": plotting.INK}
-        axes.plot(frame["later_ratio"], frame["placement"], label="the same, by costs measured later", **look)
+        axes.plot(frame["later_ratio"], frame["placement"], label="by costs measured later", **look)
         axes.axvline(1, color=plotting.INK, linewidth=0.8)
-        axes.set(ylim=(len(frame) - 0.5, -0.5), xlim=(0.9, 1.15 * frame[["load_ratio", "later_ratio"]].max().max()))
+        axes.set(ylim=(len(frame) - 0.5, -0.5), xlim=(0.9, 1.15 * ends.max()))
         told = f"{frame['tables'].iloc[0]} tables on {frame['ranks'].iloc[0]} ranks"
         axes.set_xlabel(f"cost of the fullest rank over the mean, {told}")
         axes.grid(False, axis="y")
-        axes.legend(loc="lower right")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.3), ncols=2)
         axes.set_title(title)
     return figure
 
