@@ -163,7 +163,7 @@ def _name(shape: Shape) -> str:
         (shape.staleness > 0, f"stale({shape.staleness})"),
         (shape.depth > 1, f"prefetched({shape.depth})"),
         (shape.micro_batches > 1, f"fwp({shape.micro_batches})"),
-        (shape.table_groups > 1, f"table_wise({shape.table_groups})"),
+        (shape.table_groups > 1, f"turns({shape.table_groups})"),
     ]
     return "·".join(name for there, name in parts if there)
 
