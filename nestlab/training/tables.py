@@ -10,8 +10,8 @@ from nestlab.embedding.tensor_train import TensorTrain
 from nestlab.errors import UserError
 from nestlab.techniques import Techniques
 
-# Hashed ids share rows: with eight rows an id 12 % of them do (1 − e^(−1/8)), with one 63 %; cores are twice as large (cube
-# root of eight).
+# Hashed ids share rows: with eight rows an id 12 % of them do (1 − e^(−1/8)), with one 63 %; cores are twice as large
+# then, by the cube root.
 ROWS_AN_ID = 8
 
 
