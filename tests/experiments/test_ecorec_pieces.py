@@ -145,7 +145,7 @@ def test_live_bytes_are_those_of_tensors_that_are_held():
 
 
 def test_memory_of_slices_and_of_one_product(tiny):
-    """Broken on purpose: a scheme that keeps all slices' products was no division. It failed."""
+    """Broken on purpose: every number of slices worked off as one. It failed."""
     frame = memory.run(replace(tiny, slices=(1, 2, 4, 8)))
     by = frame.set_index(["what", "slices"])["intermediates_bytes"]
     assert by[memory.TORCH, 8] < by[memory.TORCH, 2] < by[memory.TORCH, 1]
@@ -162,6 +162,7 @@ def test_memory_of_slices_and_of_one_product(tiny):
 
 
 def test_a_peak_that_slices_do_not_divide_is_told():
+    """Broken on purpose: operations were not compared. It failed."""
     rows = {"what": memory.TORCH, "slices": [1, 2, 4, 8], "operations": 7}
     assert memory_claims.divides(pd.DataFrame(rows | {"intermediates_bytes": [90, 50, 30, 20]}))
     assert not memory_claims.divides(pd.DataFrame(rows | {"intermediates_bytes": [90, 88, 30, 20]}))
@@ -197,6 +198,7 @@ def timings() -> pd.DataFrame:
 
 
 def test_figure_11_is_answered_with_the_preparing_in_it():
+    """Broken on purpose: forward without the preparing. It failed."""
     found = {each["claim_id"]: each["obtained"] for each in kernels_timed.answers(timings())}
     assert found["ER-P-044"] == [2.0] * 7 and found["ER-P-045"] == [4.0] * 7
     assert found["ER-P-038"] == pytest.approx([0.3 * n for n in range(1, 8)])
