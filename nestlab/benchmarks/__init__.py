@@ -15,6 +15,7 @@ _MODULES = {
     "buckets": "nestlab.benchmarks.buckets",
     "cache": "nestlab.benchmarks.cache",
     "clustering": "nestlab.benchmarks.clustering",
+    "tt": "nestlab.benchmarks.tt",
     "tracing": "nestlab.benchmarks.tracing",
     "pipeline": "nestlab.benchmarks.pipeline",
 }

@@ -49,10 +49,12 @@ class Job:
     """One look-up on its threads; made by `of`.
 
     Attributes:
+        products: E_1 … E_(d−1).
         groups: where each thread's groups begin, and the end.
     """
 
     shape: TTShape
+    products: tuple[int, ...]
     sizes: Sizes
     cores: Cores
     plan: Plan
@@ -65,24 +67,25 @@ class Job:
     @classmethod
     def of(cls, shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work, threads: Threads) -> Job:
         sizes = sizes_of(shape, cores[0].element_size())
-        many = max(1, min(torch.get_num_threads(), _operations(shape, plan) // FEWEST))
+        products = shape.products
+        many = max(1, min(torch.get_num_threads(), _operations(plan, products) // FEWEST))
         indices = Indices(plan.order.numpy(), plan.bag.numpy(), _weights(plan, cores[0]))
-        groups = _share(shape, plan.grouped, many)
-        return cls(shape, sizes, flat(cores), plan, plan.grouped, indices, groups, threads, work)
+        groups = _share(products, plan.grouped, many)
+        return cls(shape, products, sizes, flat(cores), plan, plan.grouped, indices, groups, threads, work)
 
     def forward(self, like: Tensor, spans: Sequence[Span]) -> Tensor:
         """[bags, dim]"""
         out = like.new_empty(self.plan.bags.count, self.shape.dim)
         at, size = places(self.sizes, self.shape, backward=False)
         buffers = self.work.empty(len(self.groups) - 1, size, dtype=like.dtype)
-        if self.plan.longest <= 1:
+        if self.plan.longest <= 1:  # nothing to keep: rows go straight to their bags
             if self.plan.bags.count > self.plan.bags.nnz:
                 out.zero_()
             self._each(lambda t: self._multiply(t, None, at, buffers, out))
         else:
             self._forward_slices(spans, at, buffers, out)
         self.work.drop(buffers)
-        self.work.operations += _operations(self.shape, self.plan)
+        self.work.operations += _operations(self.plan, self.products)
         return out
 
     def _forward_slices(self, spans: Sequence[Span], at: Places, buffers: Tensor, out: Tensor) -> None:
@@ -98,23 +101,27 @@ class Job:
         self.work.drop(rows)
 
     def backward(self, grad: Tensor, into: Sequence[Tensor]) -> None:
+        """Adds to the gradients of the cores, given that of the bags [bags, dim]."""
         at, size = places(self.sizes, self.shape, backward=True)
         buffers = self.work.empty(len(self.groups) - 1, size, dtype=grad.dtype)
         seen = self.work.empty(len(buffers), sum(self._outer()), dtype=torch.uint8).zero_()
-        sums, grad = flat(into), grad.contiguous().view(-1).numpy()
+        even = grad.detach().contiguous()
+        with self.work.hold(*([] if even.data_ptr() == grad.data_ptr() else [even])):
+            self._differentiate(at, buffers, seen, even.view(-1).numpy(), flat(into))
+        self.work.drop(buffers, seen)
+        self.work.operations += _operations(self.plan, self.products, (3, 2))
+
+    def _differentiate(self, at: Places, buffers: Tensor, seen: Tensor, grad: np.ndarray, sums: Cores) -> None:
         first = self._outer()[0]
+        threads = [(*self.groups[t : t + 2],) for t in range(len(buffers))]
+        own = [(buffer, each[:first], each[first:]) for buffer, each in zip(buffers.numpy(), seen.numpy(), strict=True)]
         self._each(
             lambda t: kernels_ecorec.backward(
-                *(self.sizes, at, self.cores, self.prefixes, self.indices, tuple(self.groups[t : t + 2])),
-                *(grad, sums, buffers[t].numpy(), seen[t, :first].numpy(), seen[t, first:].numpy()),
+                *(self.sizes, at, self.cores, self.prefixes, self.indices, threads[t], grad, sums, *own[t])
             )
         )
-        for buffer, each in zip(buffers.numpy(), seen.numpy(), strict=True):
-            kernels_ecorec.collect(self.sizes, at, buffer, each[:first], each[first:], sums)
-        self.work.drop(buffers, seen)
-        n, products = self.plan.prefixes, self.shape.products
-        weights = [3] * (len(n) - 1) + [2]
-        self.work.operations += sum(c * k * e for c, k, e in zip(weights, n, products, strict=True))
+        for each in own:  # in this order whoever was first
+            kernels_ecorec.collect(self.sizes, at, *each, sums)
 
     def _outer(self) -> tuple[int, int]:
         """p of the first and of the last core of three."""
@@ -189,13 +196,15 @@ def _weights(plan: Plan, like: Tensor) -> np.ndarray:
     return (like.new_empty(0) if weights is None else weights.detach().to(like.dtype)).numpy()
 
 
-def _operations(shape: TTShape, plan: Plan) -> int:
-    return sum(n * e for n, e in zip(plan.prefixes, shape.products, strict=True))
+def _operations(plan: Plan, products: tuple[int, ...], times: Sequence[int] = (1, 1)) -> int:
+    """Of every product of the plan done so many times: those of prefixes, of rows."""
+    *upper, rows = (n * e for n, e in zip(plan.prefixes, products, strict=True))
+    return times[0] * sum(upper) + times[1] * rows
 
 
-def _share(shape: TTShape, prefixes: Prefixes, threads: int) -> list[int]:
+def _share(products: tuple[int, ...], prefixes: Prefixes, threads: int) -> list[int]:
     """Where each thread's groups begin, and the end."""
-    costs = (0, *shape.products)[-2:]
+    costs = (0, *products)[-2:]
     ends = np.empty(threads + 1, np.int64)
     kernels_plan.share(prefixes.starts, prefixes.order, prefixes.groups, *costs, ends)
     return ends.tolist()

@@ -84,7 +84,11 @@ class Plan:
 
         A prefix of two digits (of two cores: of one) is never split, hence none at all: nothing is multiplied twice.
         """
-        bounds = [self._firsts() if slices > 1 else np.array([0, len(self.levels[0])])]
+        if not self.bags.nnz:
+            return ()
+        if slices == 1:
+            return (Span(tuple((0, len(level)) for level in self.levels), (0, self.bags.nnz)),)
+        bounds = [self._firsts()]
         for level in self.levels:  # of each item that may begin a slice: its first item of each level
             bounds.append(level.starts.cpu().numpy()[bounds[-1]])
         held = sum(width * at.astype(np.int64) for width, at in zip(widths, bounds, strict=False))
@@ -92,7 +96,7 @@ class Plan:
         edges = np.unique([0, *cuts, len(held) - 1])
         ends = [at[edges].tolist() for at in bounds]
         spans = [[(at[s], at[s + 1]) for at in ends] for s in range(len(edges) - 1)]
-        return tuple(Span(tuple(each[:-1]), each[-1]) for each in spans if each[-1][0] < each[-1][1])
+        return tuple(Span(tuple(each[:-1]), each[-1]) for each in spans)
 
     def _firsts(self) -> np.ndarray:
         """Items of the first level that may begin a slice, and the end."""

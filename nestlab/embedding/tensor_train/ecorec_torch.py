@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nestlab.embedding.tensor_train.ecorec_plan import Plan, Span
+from nestlab.embedding.tensor_train.schemes.chain import add_rows
 from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.embedding.tensor_train.work import Work
 
@@ -83,7 +84,7 @@ class _Part:
         each, bag, weight = self._indices()
         values = rows.view(rows.shape[0], -1).index_select(0, each)
         with self.work.hold(values, each):
-            out.index_add_(0, bag, values if weight is None else values.mul_(weight))
+            add_rows(out, bag, values if weight is None else values.mul_(weight))
 
     def differentiate(self, products: list[Tensor], grad: Tensor, into: Sequence[Tensor]) -> None:
         """Adds the gradients of the cores; `products` of the levels but the last."""
@@ -101,7 +102,8 @@ class _Part:
         first, end = self.span.levels[-1]
         total = grad.new_zeros(end - first, grad.shape[1])
         with self.work.hold(values, each, total):
-            return total.index_add_(0, each, values if weight is None else values.mul_(weight))
+            add_rows(total, each, values if weight is None else values.mul_(weight))
+            return total
 
     def _differentiate_level(self, k, products, grad, upper, into) -> None:
         """Of level k, given the gradient of its products: that of core k + 1, and of the level before or core 0."""
@@ -111,10 +113,10 @@ class _Part:
             of_left, of_right = torch.empty_like(left), torch.empty_like(right)
             with self.work.hold(left, right, of_left, of_right):
                 self._multiply(left.transpose(1, 2), g, of_right)
-                into[k + 1].index_add_(0, digit, of_right.view(digit.numel(), -1))
+                add_rows(into[k + 1], digit, of_right.view(digit.numel(), -1))
                 self._multiply(g, right.transpose(1, 2), of_left)
                 target = into[0] if upper is None else upper.view(upper.shape[0], -1)
-                target.index_add_(0, parent, of_left.view(parent.numel(), -1))
+                add_rows(target, parent, of_left.view(parent.numel(), -1))
 
     def _chunks(self, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Items of level k, CHUNK at a time: where they stand in the slice, parents (in the slice) and digits."""

@@ -6,7 +6,7 @@ the way, so that its products never leave the cache. A thread has a range of gro
 slices of the middle core; what it adds to the first and the last core stays in its own buffer until `collect`.
 
 A core is flat: one-dimensional, its slices `step` apart. Whoever changes kernels_tiles.py puts its new digest here, so
-that no code that numba has cached is used any longer: sha256 d9cbaa32c48f9e71.
+that no code that numba has cached is used any longer: sha256 5ddd4a506f28d202.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from nestlab.embedding._prefetch import prefetch
 from nestlab.embedding.tensor_train.kernels_tiles import (
+    fetch,
     scale,
     scale_add,
     tile,
@@ -113,16 +113,21 @@ def vectors_of(columns, lanes):
 
 
 @jit
-def multiply_block(cores, pre, first, end, right, right_at, sizes, buffer, at):
+def multiply_block(cores, pre, first, end, right, right_at, sizes, buffer, at, soon, soon_at):
     """buffer[at …] [end − first, q1, q2·padded2]: slices of the first core × one of the middle core, `right`.
 
-    Panel by panel of columns, so that the panel stays in the cache nearest.
+    Panel by panel of columns, so that the panel stays in the cache nearest. Meanwhile a slice that is needed next, of
+    the middle core or of its gradient, is asked for: from soon_at on in `soon`, unless soon_at is negative.
     """
     g1, q1, r1, columns, lanes = cores.first, sizes.q1, sizes.r1, sizes.q2 * sizes.padded2, sizes.lanes
+    each = r1 * sizes.q2 * sizes.r2 * lanes // (columns * (end - first)) + 1  # elements to ask for, a vector of columns
     c = 0
     while c < columns:
         vectors = vectors_of(columns - c, lanes)
         for i in range(first, end):
+            if soon_at >= 0:
+                fetch(soon, soon_at, vectors * each)
+                soon_at += vectors * each
             a_at, c_at = np.int64(pre.parents[pre.order[i]]) * cores.first_step, at + (i - first) * q1 * columns + c
             q = 0
             while q < q1:
@@ -183,14 +188,21 @@ def multiply_row(cores, digit, sizes, buffer, at, out, to):
 
 
 @jit
-def fetch_ahead(pre, given, first, end, rows, dim):
-    """Asks for the rowsients that the rows of the prefixes order[first:end] need."""
+def fetch_rows(pre, given, first, end, rows, dim):
+    """Asks for rows of bags [bags, dim], those that the prefixes order[first:end] have to do with."""
     for i in range(first, end):
         own = pre.starts[pre.order[i]], pre.starts[pre.order[i] + 1]
         for k in range(np.int64(pre.indices[own[0]]), np.int64(pre.indices[own[1]])):
-            at = np.int64(given.bag[k]) * dim
-            for j in range(0, dim, 64 // rows.itemsize):
-                prefetch(rows, at + j)
+            fetch(rows, np.int64(given.bag[k]) * dim, dim)
+
+
+@jit
+def next_group(pre, group, end):
+    """The next group, before `end`, that has prefixes; or −1."""
+    for g in range(group + 1, end):
+        if pre.groups[g] < pre.groups[g + 1]:
+            return g
+    return -1
 
 
 @jit
@@ -210,6 +222,7 @@ def forward(sizes, at, cores, pre, given, span, buffer, rows, single):
         high = within(pre.order, low, pre.groups[g + 1], span[1])
         if low == high:
             continue
+        coming = next_group(pre, g, span[3]) * cores.middle_step
         right, right_at = cores.middle, g * cores.middle_step
         if sizes.padded2 != sizes.r2:
             pack_middle(cores.middle, right_at, sizes, buffer, at.middle)
@@ -217,8 +230,9 @@ def forward(sizes, at, cores, pre, given, span, buffer, rows, single):
         for first in range(low, high, sizes.block):
             end = min(first + sizes.block, high)
             if single:
-                fetch_ahead(pre, given, first, end, rows, dim)
-            multiply_block(cores, pre, first, end, right, right_at, sizes, buffer, at.products)
+                fetch_rows(pre, given, first, end, rows, dim)
+            soon = coming if first == low else -1
+            multiply_block(cores, pre, first, end, right, right_at, sizes, buffer, at.products, cores.middle, soon)
             for i in range(first, end):
                 prefix = pre.order[i]
                 turn_product(sizes, buffer, at.products + (i - first) * size, at.turned)
@@ -315,10 +329,17 @@ def open_last(g3, at3, sizes, buffer, g_at, dg_at):
 
 
 @jit
-def differentiate_first(sizes, at, buffer, pre, first, end):
-    """Adds to [q1, padded1] of each prefix's first digit: the product's gradient × the middle core's slice, turned."""
+def differentiate_first(cores, sizes, at, buffer, pre, first, end, soon):
+    """Adds to [q1, padded1] of each prefix's first digit: the product's gradient × the middle core's slice, turned.
+
+    Meanwhile the middle core's next slice is asked for, unless `soon`, its place, is negative.
+    """
     q1, depth, padded = sizes.q1, sizes.q2 * sizes.padded2, sizes.padded1
+    each = sizes.r1 * sizes.q2 * sizes.r2 // (end - first) + 1
     for i in range(first, end):
+        if soon >= 0:
+            fetch(cores.middle, soon, each)
+            soon += each
         to = at.first_grads + np.int64(pre.parents[pre.order[i]]) * q1 * padded
         q, a_at = 0, at.grads + (i - first) * q1 * depth
         while q < q1:
@@ -385,18 +406,21 @@ def backward(sizes, at, cores, pre, given, span, grad, into, buffer, seen_first,
             right, right_at, target, target_at = buffer, at.middle, buffer, at.middle_grads
             buffer[target_at : target_at + sizes.r1 * columns] = 0
         turn_middle(right, right_at, sizes, buffer, at.middle_turned)
+        coming = next_group(pre, g, span[1]) * cores.middle_step
         for first in range(pre.groups[g], pre.groups[g + 1], sizes.block):
             end = min(first + sizes.block, pre.groups[g + 1])
-            fetch_ahead(pre, given, first, end, grad, dim)
+            fetch_rows(pre, given, first, end, grad, dim)
             for i in range(first, end):
                 digit = np.int64(pre.parents[pre.order[i]])
                 if not seen_first[digit]:
                     seen_first[digit] = 1
                     wide = sizes.q1 * sizes.padded1
                     buffer[at.first_grads + digit * wide : at.first_grads + (digit + 1) * wide] = 0
-            multiply_block(cores, pre, first, end, right, right_at, sizes, buffer, at.products)
+            soon = g * into.middle_step if first == pre.groups[g] else -1
+            multiply_block(cores, pre, first, end, right, right_at, sizes, buffer, at.products, into.middle, soon)
             differentiate_rows(sizes, at, cores, pre, given, first, end, grad, buffer, seen_last)
-            differentiate_first(sizes, at, buffer, pre, first, end)
+            soon = coming if first == pre.groups[g] else -1
+            differentiate_first(cores, sizes, at, buffer, pre, first, end, soon)
             differentiate_middle(cores, sizes, buffer, pre, first, end, at.grads, target, target_at)
         if padded:
             for i in range(sizes.r1 * sizes.q2):

@@ -347,3 +347,24 @@ def _scale(add: bool):
 
 
 scale, scale_add = _scale(False), _scale(True)
+
+
+@intrinsic
+def fetch(typing_context, array, at, count):
+    """Asks for `count` elements from `at` on, into the second cache: they are needed soon, but not at once."""
+    signature = types.void(array, at, count)
+
+    def codegen(context, builder, signature, args):
+        code = _Coder(context, builder, signature, args)
+        byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
+        line = code.constant(64 // code.itemsize)
+        lines = builder.sdiv(builder.sub(builder.add(code.integer(2), line), code.constant(1)), line)
+        start, settings = code.place(0), [ir.Constant(i32, value) for value in (0, 2, 1)]
+        with cgutils.for_range(builder, lines) as loop:
+            pointer = builder.bitcast(code.at(start, builder.mul(loop.index, line)), byte)
+            builder.call(function, [pointer, *settings])
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -19,7 +19,8 @@ from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.embedding.tensor_train.work import Work
 from nestlab.errors import UserError
 
-BUDGET = 4 << 20  # bytes of intermediates at once where slices are chosen automatically, see docs/log.md
+BUDGET = 1 << 20  # bytes of a slice chosen automatically on a CPU: they stay in its cache, see docs/log.md
+DEVICE_BUDGET = 256 << 20  # and elsewhere
 
 
 class EcoRec:
@@ -27,12 +28,14 @@ class EcoRec:
 
     name = "ecorec"
 
-    def __init__(self, slices: int = 1, budget: int | None = None) -> None:
+    def __init__(self, slices: int = 1, budget: int | None = None, kernels: bool = True) -> None:
         """
         Args:
             slices: in which the sorted unique rows are worked off, a prefix never split; 0: as many as the budget asks
                 for. Any number gives the same gradients but for the order of sums.
-            budget: bytes of intermediates that a slice may hold, where slices is 0; BUDGET by default.
+            budget: bytes that a slice may hold (products and rows), where slices is 0; by default BUDGET or
+                DEVICE_BUDGET.
+            kernels: use numba's on a CPU, of two and three cores; False: torch alone, as elsewhere.
 
         Raises:
             UserError: a negative number of slices, or a budget below 1 byte.
@@ -42,32 +45,33 @@ class EcoRec:
         if budget is not None and budget < 1:
             raise UserError(f"EcoRec: budget is {budget} bytes; give at least 1, or none")
         self.slices = slices
-        self.budget = BUDGET if budget is None else budget
+        self.budget, self.kernels = budget, kernels
         self._threads = Threads()
 
     def prepare(self, shape: TTShape, bags: Bags) -> Plan:
         return plan(shape, bags)
 
     def forward(self, shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work) -> Tensor:
-        if _kernels_take(plan, cores):
-            width = (0,) * (shape.cores - 2) + (shape.dim,)
-            spans = self._spans(plan, width, cores[0].element_size())
+        if self._kernels_take(plan, cores):
+            widths = (0,) * (shape.cores - 2) + (shape.dim,)  # products never leave their block, rows do
+            spans = self._spans(plan, widths, cores[0])
             return Job.of(shape, cores, plan, work, self._threads).forward(cores[0], spans)
-        spans = self._spans(plan, ecorec_torch.widths(shape), cores[0].element_size())
+        spans = self._spans(plan, ecorec_torch.widths(shape), cores[0])
         return ecorec_torch.forward(shape, cores, plan, work, spans)
 
     def backward(
         self, shape: TTShape, cores: Sequence[Tensor], plan: Plan, grad: Tensor, into: Sequence[Tensor], work: Work
     ) -> None:
-        if _kernels_take(plan, cores):
+        if self._kernels_take(plan, cores):
             return Job.of(shape, cores, plan, work, self._threads).backward(grad, into)
-        spans = self._spans(plan, ecorec_torch.widths(shape), cores[0].element_size())
+        spans = self._spans(plan, ecorec_torch.widths(shape), cores[0])
         ecorec_torch.backward(shape, cores, plan, grad, into, work, spans)
 
-    def _spans(self, plan: Plan, widths: Sequence[int], itemsize: int) -> tuple[Span, ...]:
-        held = itemsize * sum(n * width for n, width in zip(plan.prefixes, widths, strict=True))
-        return plan.cut(self.slices or max(1, -(-held // self.budget)), widths)
+    def _spans(self, plan: Plan, widths: Sequence[int], like: Tensor) -> tuple[Span, ...]:
+        held = like.element_size() * sum(n * width for n, width in zip(plan.prefixes, widths, strict=True))
+        budget = self.budget or (BUDGET if like.device.type == "cpu" else DEVICE_BUDGET)
+        return plan.cut(self.slices or max(1, -(-held // budget)), widths)
 
-
-def _kernels_take(plan: Plan, cores: Sequence[Tensor]) -> bool:
-    return plan.grouped is not None and all(core.dtype in (torch.float32, torch.float64) for core in cores)
+    def _kernels_take(self, plan: Plan, cores: Sequence[Tensor]) -> bool:
+        known = all(core.dtype in (torch.float32, torch.float64) for core in cores)
+        return self.kernels and known and plan.grouped is not None
