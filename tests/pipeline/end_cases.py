@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
 import torch
+import tt_cases
 from rank_cases import Case, executor_of, learn, learnt
 from tiny import DIM, make_batches, make_model, unique_keys
 
@@ -145,10 +146,25 @@ def _pipeline(transport: Transport, case: Case, journey: Journey | None = None) 
         keys = [unique_keys(batch) for batches in passes for batch in batches]
         slots = max((len(a | b) for a, b in combinations(keys, 2)), default=200)
         tiers = Tiers.of(replace(flags, cache_slots=slots), torch.device("cpu"))
-    model = make_model(case.optimizer, case.dtype, tiers)
+    trains = flags.table_kind == "tt"
+    model = tt_cases.tt_model(_of_trains(case), []) if trains else make_model(case.optimizer, case.dtype, tiers)
     adam = torch.optim.Adam(model.dense.parameters(), lr=0.01)
     chosen = Clipped(adam, case.clip) if case.clip else adam
     return Pipeline(model, chosen, flags, executor=executor_of(case.executor), transport=transport)
+
+
+def _of_trains(case: Case) -> tt_cases.Case:
+    """The same training as one of tests/pipeline/tt_cases.py, with tensor-train tables alone."""
+    flags = case.techniques.removeprefix("table_kind=tt,")
+    return tt_cases.Case(flags, case.executor, case.optimizer, case.dtype, case.steps, clip=case.clip, kinds="ttt")
+
+
+def learn_anew(transport: Transport, case: Case) -> dict[str, torch.Tensor]:
+    """What four steps teach, after whatever came before."""
+    case = replace(case, steps=4)
+    if case.techniques.startswith("table_kind=tt"):
+        return tt_cases.learn(transport, _of_trains(case))
+    return learn(transport, case)
 
 
 @dataclass(frozen=True)
@@ -195,7 +211,7 @@ def end_badly(transport: Transport, failure: Failure) -> tuple[Ending, dict[str,
     broken.close()
     left = tuple(thread.name for thread in threading.enumerate() if thread not in before)
     with closing(CollectiveTransport.connect(timeout_s=60.0)) as mended:
-        return replace(ending, threads=left), learn(mended, replace(failure.case, steps=4))
+        return replace(ending, threads=left), learn_anew(mended, failure.case)
 
 
 def _ending(pipeline: Pipeline, batches: Iterator[Batch], heldout: Iterator[Batch] | None = None) -> Ending:

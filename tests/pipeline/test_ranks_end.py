@@ -8,15 +8,30 @@ an evaluation that keeps its error to itself.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
-from end_cases import FAILS_AT, TIMEOUT_S, Failure, Journey, batches_of, begin_again, die, differ, end_badly, travel
-from rank_cases import Case, learn, merged, same_bits
+from end_cases import (
+    FAILS_AT,
+    TIMEOUT_S,
+    Failure,
+    Journey,
+    batches_of,
+    begin_again,
+    die,
+    differ,
+    end_badly,
+    learn_anew,
+    travel,
+)
+from rank_cases import Case, merged, same_bits
 from ranks import RankEnded
+from tt_cases import joined
 
 from nestlab.exchange import LocalTransport
 from nestlab.pipeline import Stage
+from nestlab.pipeline.shape import BY_GROUP
 
 pytestmark = pytest.mark.dist
 
@@ -102,9 +117,10 @@ def test_what_the_journeys_hold():
 NESTED = Case("nestpipe,micro_batches=2", "lanes", clip=0.5)
 SERIAL = Case("nestpipe,micro_batches=2", "inline", clip=0.5)
 RANDOM = Case("nestpipe,micro_batches=2", "shuffled:4", clip=0.5)
-STAGES = [
-    stage.value for stage in Stage if stage not in (Stage.POST, Stage.PLAN, Stage.RETRIEVE, Stage.EVICT, Stage.SYNC)
-]
+TRAINS = Case("table_kind=tt,pipeline_depth=3", "lanes", clip=0.5)  # one rank has two of the three tables
+TURNS = Case("table_kind=tt,table_groups=3,group_by=samples", "shuffled:5", clip=0.5)
+ELSEWHERE = (Stage.POST, Stage.PLAN, Stage.RETRIEVE, Stage.EVICT, Stage.SYNC, Stage.CORE_REDUCE, *BY_GROUP)
+STAGES = [stage.value for stage in Stage if stage not in ELSEWHERE]
 QUICK = [
     (0, "loader", NESTED),
     (1, "ROUTE", NESTED),
@@ -116,6 +132,8 @@ QUICK = [
     (1, "interrupt in a lane", NESTED),
     (1, "features", RANDOM),
     (1, "evaluation", NESTED),
+    (0, "TT_FORWARD", TRAINS),
+    (1, "TT_GRAD_EXCHANGE", TRAINS),
 ]
 THOROUGH = [
     (rank, where, case)
@@ -123,6 +141,12 @@ THOROUGH = [
     for where in ("loader", "model", "features", "dense width", "interrupt", "interrupt in a lane", *STAGES)
     for case in (NESTED, SERIAL, RANDOM)
     if (rank, where, case) not in QUICK
+] + [
+    (rank, stage.value, case)
+    for rank in (0, 1)
+    for stage in BY_GROUP
+    for case in (TRAINS, TURNS)
+    if (rank, stage.value, case) not in QUICK
 ]
 failures = [pytest.param(*f, id=f"{f[1]}, rank {f[0]}, {f[2].executor}") for f in QUICK] + [
     pytest.param(*f, id=f"{f[1]}, rank {f[0]}, {f[2].executor}", marks=pytest.mark.slow) for f in THOROUGH
@@ -131,8 +155,13 @@ failures = [pytest.param(*f, id=f"{f[1]}, rank {f[0]}, {f[2].executor}") for f i
 
 @pytest.fixture(scope="module")
 def afterwards(ranks):
-    """What a training learns that nothing came before."""
-    return merged(ranks.run(learn, Case(NESTED.techniques, "inline", clip=0.5, steps=4)))
+    """What a training learns that nothing came before, by whether its tables are tensor trains."""
+    trains = replace(TRAINS, techniques=TURNS.techniques, executor="inline")
+    return {
+        NESTED.techniques: merged(ranks.run(learn_anew, replace(NESTED, executor="inline"))),
+        TRAINS.techniques: joined(ranks.run(learn_anew, replace(TRAINS, executor="inline"))),
+        TURNS.techniques: joined(ranks.run(learn_anew, trains)),
+    }
 
 
 @pytest.mark.parametrize(("rank", "where", "case"), failures)
@@ -165,7 +194,8 @@ def test_a_rank_that_fails_ends_all(ranks, afterwards, rank, where, case):
     assert any(re.match(rf"rank {1 - rank}, in ", note) for note in others.notes), others
     for ending in (own, others):
         assert ending.seconds < TIMEOUT_S + 5 and ending.threads == () and ending.refused, ending
-    assert same_bits(merged([learnt for _, learnt in answers]), afterwards)
+    together = joined if case in (TRAINS, TURNS) else merged
+    assert same_bits(together([learnt for _, learnt in answers]), afterwards[case.techniques])
 
 
 @pytest.mark.parametrize(
