@@ -194,7 +194,7 @@ def _row(case: _Case, name: str, seconds: np.ndarray, step: _Step) -> dict:
     return {
         **{"ids": case.ids, "rank": case.shape.ranks[0], "batch": case.rows.numel(), "scheme": name},
         **{"milliseconds": round(middle, 3), "p10": round(low, 3), "p90": round(high, 3)},
-        "prepare_ms": round(1e3 * float(np.median(step.prepared)), 3),
+        "prepare_ms": round(1e3 * float(np.median(step.prepared[-len(seconds) :])), 3),
         "gflop": round(step.work.operations / 1e9, 4),
         "gflops": round(step.work.operations / middle / 1e6, 2),
         "peak_bytes": step.work.peak,
