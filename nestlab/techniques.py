@@ -272,6 +272,11 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
         "replicated cores are everywhere; leave tt_rebalance out",
         lambda t: t.tt_rebalance > 0 and t.tt_cores == "replicated",
     ),
+    (
+        "tt_rebalance",
+        "the oracle policy knows keys ahead by who owned their tables then; leave one out",
+        lambda t: t.tt_rebalance > 0 and t.device_tier == "slot_cache" and t.cache_policy == "oracle",
+    ),
     ("slices", "it must be 0 (by a memory budget) or more", lambda t: t.slices < 0),
     (
         "slices",

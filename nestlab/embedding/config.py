@@ -59,6 +59,10 @@ class TableConfig:
             raise UserError(f"table '{self.name}': initial_rows is {self.initial_rows}; give at least 1")
         self._check_rules()
         if self.tensor_train is not None:
+            if not hasattr(self.tensor_train, "shape_of"):
+                raise UserError(
+                    f"table '{self.name}': tensor_train is {self.tensor_train!r}; give a TensorTrain, or None"
+                )
             self.tensor_train.check(self)
 
     def _check_rules(self) -> None:

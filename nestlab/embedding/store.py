@@ -305,6 +305,8 @@ class EmbeddingStore:
         Raises:
             RuntimeError: batches are in flight, whose keys would be among them untrained.
         """
+        if any(table == config.name for config in self.whole.configs):
+            raise UserError(f"export: '{table}' is a tensor train, whose cores are no rows; take store.whole.table(…)")
         group, number = self._locate(table)
         self.flush()
         return self.hosts[group].export(number)
@@ -400,5 +402,6 @@ class EmbeddingStore:
 
     def _locate(self, table: str) -> tuple[int, int]:
         if table not in self._where:
-            raise UserError(f"no table is called '{table}'; there are {', '.join(self._where)}")
+            names = (*self._where, *(config.name for config in self.whole.configs))
+            raise UserError(f"no table is called '{table}'; there are {', '.join(names)}")
         return self._where[table]

@@ -239,7 +239,14 @@ class Pipeline:
         if (output := self._advance()) is not None:
             return output
         self._since_rebalance = 0
-        self._step.tables.rebalance()
+        try:
+            self._step.tables.rebalance()
+        except BaseException as error:
+            batch = self._progress.batch
+            self._perform.tell(f"rebalance({batch})", f"in a rebalance of tables before batch {batch}", error)
+            self._broken = type(error).__name__
+            self._progress.close()
+            raise
         return None
 
     def _advance(self) -> StepOutput | None:

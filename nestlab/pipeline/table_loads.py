@@ -51,11 +51,14 @@ class Loads:
 
 
 def move(whole: WholeTables, transport: Transport, old: Placement, new: Placement) -> None:
-    """Every table to its new owner, with the state of its optimizer; the same bits. A collective on KEYS."""
+    """Tables to their new owners, with the state of their optimizers; the same bits. A collective on KEYS."""
     rank = transport.mesh.rank
-    tables = {number: whole.own.get(number) or whole.make(config) for number, config in enumerate(whole.configs)}
-    states = {number: table.state_dict() for number, table in tables.items()}
-    came = move_tables(transport, [list(states[number].values()) for number in tables], old, new)
-    for number, values in came.items():
-        tables[number].load(dict(zip(states[number], values, strict=True)))
+    coming = {t: whole.make(whole.configs[t]) for t in new.of_rank(rank) if t not in whole.own}
+    going = {t: table for t, table in whole.own.items() if new.owner[t] != rank}
+    states = {t: table.state_dict() for t, table in (coming | going).items()}
+    told = [list(states[t].values()) if t in states else [] for t in range(len(whole.configs))]
+    for number, values in move_tables(transport, told, old, new).items():
+        coming[number].load(dict(zip(states[number], values, strict=True)))
+    tables = whole.own | coming
     whole.own = {number: tables[number] for number in new.of_rank(rank)}
+    whole.owners = (new.owner, transport.mesh.world_size)

@@ -56,8 +56,15 @@ class TensorTrains:
         self._groups, self._slope = 1 if by_samples else techniques.table_groups, techniques.group_slope
         self._by_cost = techniques.group_order == "cost"
         costs = [_operations(config) for config in self._whole.configs]
-        self.placement = self._grouped(lpt(costs, self._transport.mesh.world_size), costs)
-        self._whole.keep(self.placement.of_rank(self._transport.mesh.rank))
+        ranks = self._transport.mesh.world_size
+        owner = self._whole.owner_among(ranks) or lpt(costs, ranks)
+        if self._groups > (most := _most_tables(owner)):
+            raise UserError(
+                f"techniques: table_groups={self._groups}: no rank has so many of the {len(owner)} tensor-train "
+                f"tables; give at most {most}"
+            )
+        self.placement = self._grouped(owner, costs)
+        self._whole.keep(owner, self._transport.mesh.rank, ranks)
         self._router = TableRouter(self._whole.configs, self._transport, self.placement, store.dtype, device)
         self._scheme = _scheme(techniques)
         for table in self._whole.own.values():
@@ -174,7 +181,7 @@ class TensorTrains:
         A collective on KEYS, with nothing in flight. Where a table lies changes no bit of what it learns.
         """
         owner = self.loads.proposal()
-        if owner is None:
+        if owner is None or _most_tables(owner) < self._groups:  # some rank needs a table in every group
             return 0
         old, new = self.placement, self._grouped(owner, self.loads.costs)
         move(self._whole, self._transport, old, new)
@@ -198,15 +205,8 @@ class TensorTrains:
 
     def _grouped(self, owner: tuple[int, ...], costs: Sequence[float]) -> Placement:
         """Each rank's tables in groups, the dearest last, or in the order of their numbers."""
-        ranks = self._transport.mesh.world_size
-        most = max(map(owner.count, range(ranks)))
-        if self._groups > most:
-            raise UserError(
-                f"techniques: table_groups={self._groups}: no rank has so many of the {len(owner)} tensor-train "
-                f"tables; give at most {most}"
-            )
         order = costs if self._by_cost else [1.0] * len(costs)
-        return grouped(owner, order, ranks, self._groups, self._slope)
+        return grouped(owner, order, self._transport.mesh.world_size, self._groups, self._slope)
 
     def _look(self, bags: TableBags, train: bool) -> LookUp:
         table = self._whole.own[bags.table]
@@ -231,6 +231,11 @@ def _joined(leaves: list[Tensor]) -> Tensor:
 def _operations(config: TableConfig) -> float:
     """What a look-up of every feature costs at most: the estimate that a placement begins with."""
     return float(len(config.features) * sum(config.tensor_train.shape_of(config.dim).products))
+
+
+def _most_tables(owner: Sequence[int]) -> int:
+    """What the rank with the most tables has."""
+    return max(map(owner.count, owner))
 
 
 def _refuse_hot_rows(configs: Sequence[TableConfig], techniques: Techniques) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -14,6 +16,7 @@ from nestlab.batch import Batch
 from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
 from nestlab.embedding.tensor_train import TensorTrain
 from nestlab.exchange import Transport
+from nestlab.exchange.collective import CollectiveTransport
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Clipped, Pipeline, Schedule, tensor_trains
 from nestlab.techniques import Techniques
@@ -36,6 +39,7 @@ class Case:
     kinds: str = "rtt"
     schedule: Schedule | None = None
     whole: bool = False
+    hot: int = 0
 
     @property
     def flags(self) -> Techniques:
@@ -43,7 +47,12 @@ class Case:
 
 
 def tt_model(case: Case, batches: Sequence[Batch]) -> RecModel:
-    trains = [TensorTrain(rows=60, rank=3), TensorTrain(rows=90, cores=2, rank=2), TensorTrain(rows=200, rank=(2, 3))]
+    hot = {"hot_rows": case.hot, "hot_every": 2}
+    trains = [
+        TensorTrain(rows=60, rank=3, **hot),
+        TensorTrain(rows=90, cores=2, rank=2),
+        TensorTrain(rows=200, rank=(2, 3)),
+    ]
     tables = [
         TableConfig(f"{f}s", DIM, (f,), pooling="mean" if f == "item" else "sum", tensor_train=t if k == "t" else None)
         for f, t, k in zip(FEATURES, trains, case.kinds, strict=True)
@@ -78,6 +87,35 @@ def learn(transport: Transport, case: Case) -> dict[str, torch.Tensor]:
         "dense.losses": torch.stack(losses),
         "dense.predicted": torch.from_numpy(predicted).sort().values,  # the order of samples is the ranks'
     }
+
+
+def train_in_turns(transport: Transport, case: Case) -> dict[str, torch.Tensor]:
+    """All tables on rank 0 at first; once they have moved, another pipeline goes on with them."""
+    batches, mesh = global_batches(case), transport.mesh
+    with patch.object(tensor_trains, "lpt", lambda costs, ranks: (0,) * len(costs)):
+        model, pipeline = make(case, transport, batches)
+        list(pipeline.run(slices(batches, mesh.rank, mesh.world_size)))
+    assert model.embedding.whole.owners[0] != (0,) * 3
+    adam = torch.optim.Adam(model.dense.parameters(), lr=0.01)
+    again = Pipeline(model, adam, Techniques(table_kind="tt"), transport=transport)
+    list(again.run(slices(batches, mesh.rank, mesh.world_size)))
+    return learnt(model)
+
+
+def break_rebalance(transport: Transport, case: Case) -> str:
+    """Rank 1 fails while tables would move; how it ended on each rank."""
+    batches, mesh = global_batches(case), transport.mesh
+    with closing(CollectiveTransport.connect(timeout_s=30.0)) as mine:
+        _, pipeline = make(case, mine, batches)
+        if mesh.rank == 1:
+            pipeline._step.tables.loads.proposal = lambda: 1 / 0
+        start = time.monotonic()
+        try:
+            list(pipeline.run(slices(batches, mesh.rank, mesh.world_size)))
+        except Exception as error:
+            assert time.monotonic() - start < 20
+            return f"{type(error).__name__}: {error}"
+    return "nothing"
 
 
 def learn_unevenly(transport: Transport, case: Case) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:

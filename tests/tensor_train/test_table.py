@@ -290,3 +290,38 @@ def test_tables_that_do_not_fit_are_refused():
         TTTable(TableConfig("t", 6, tensor_train=kind), SGD(lr=0.1), dtype=torch.float16)
     with pytest.raises(UserError, match=r"unknown scheme 'tt' .* use one of tt_rec, el_rec, ecorec"):
         TTTable(TableConfig("t", 6, tensor_train=kind), SGD(lr=0.1), scheme="tt")
+
+
+@pytest.mark.parametrize(
+    ("ids", "lengths", "weights", "pooling", "says"),
+    [
+        ([1, 2, 3], [2, 7], None, "sum", "lengths sum to 9, and there are 3 ids"),
+        ([1, 2, 3], [5, -2], None, "sum", "a bag of length -2"),
+        ([1, 2, 3], [2], None, "sum", "lengths sum to 2"),
+        ([1, 2, 3], [3], [0.5, 1.0], "sum", "2 weights for 3 ids"),
+        ([1, 2, 3], [3], None, "max", "unknown pooling 'max'"),
+    ],
+)
+def test_bags_that_do_not_fit_are_refused_before_a_kernel_reads_them(ids, lengths, weights, pooling, says):
+    table = TTTable(TableConfig("t", 4, tensor_train=TensorTrain(rows=20, rank=2)), SGD(lr=0.1))
+    weights = None if weights is None else torch.tensor(weights)
+    with pytest.raises(UserError, match=says):
+        table.embed(torch.tensor(ids), torch.tensor(lengths), pooling, weights)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"rows": 1000.5}, "rows=1000.5"),
+        ({"rows": True}, "rows=True"),
+        ({"rows": 10, "cores": 60}, "60 cores"),
+        ({"rows": 10, "rank": "32"}, "rank='32'"),
+        ({"rows": 10, "hot_rows": 2.5}, "hot_rows=2.5"),
+        ({"rows": 10, "shape": ((2, 5), (2, 2), (3,))}, "give a TTShape"),
+    ],
+)
+def test_what_is_no_number_is_told(options, says):
+    with pytest.raises(UserError, match=says):
+        TableConfig("t", 4, tensor_train=TensorTrain(**options))
+    with pytest.raises(UserError, match="give a TensorTrain"):
+        TableConfig("t", 4, tensor_train={"rows": 3})

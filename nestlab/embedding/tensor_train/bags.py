@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nestlab.errors import UserError
+
 
 @dataclass(frozen=True, eq=False)
 class Bags:
@@ -40,10 +42,31 @@ class Bags:
     def of(
         cls, rows: Tensor, lengths: Tensor, pooling: str = "sum", weights: Tensor | None = None, dtype=torch.float32
     ) -> Bags:
-        """Of rows [nnz] and lengths [bags] int64; pooling `sum` (weights [nnz] or None), `mean`, or `none`."""
+        """Of rows [nnz] and lengths [bags] int64; pooling `sum` (weights [nnz] or None), `mean`, or `none`.
+
+        Raises:
+            UserError: the lengths are negative or do not sum to nnz, there are not as many weights, or the pooling is
+                unknown: a kernel would read beyond what is there.
+        """
+        _check(rows, lengths, pooling, weights)
         if pooling == "none":
             return cls(rows, torch.arange(rows.numel() + 1, device=rows.device))
         offsets = torch.nn.functional.pad(torch.cumsum(lengths.to(torch.int64), 0), (1, 0))
         if pooling == "mean":
             weights = torch.repeat_interleave(1.0 / lengths.clamp(min=1).to(dtype), lengths)
         return cls(rows, offsets, None if weights is None else weights.to(dtype))
+
+
+def _check(rows: Tensor, lengths: Tensor, pooling: str, weights: Tensor | None) -> None:
+    if pooling not in ("sum", "mean", "none"):
+        raise UserError(f"look-up: unknown pooling '{pooling}'; use sum, mean or none")
+    if rows.dim() != 1 or lengths.dim() != 1:
+        raise UserError(f"look-up: ids {list(rows.shape)} and lengths {list(lengths.shape)}; give one dimension each")
+    if lengths.numel() and int(lengths.min()) < 0:
+        raise UserError(f"look-up: a bag of length {int(lengths.min())}; lengths are 0 or more")
+    if int(lengths.sum()) != rows.numel():
+        raise UserError(
+            f"look-up: lengths sum to {int(lengths.sum())}, and there are {rows.numel()} ids; give them equal"
+        )
+    if weights is not None and weights.shape != rows.shape:
+        raise UserError(f"look-up: {weights.numel()} weights for {rows.numel()} ids; give one an id")

@@ -49,6 +49,7 @@ class TensorTrain:
     def check(self, table: TableConfig) -> None:
         """Raises UserError where this does not fit the table it belongs to; `TableConfig` calls it."""
         where = f"table '{table.name}': tensor_train"
+        self._check_types(where)
         if self.ids not in ("hash", "range"):
             raise UserError(f"{where} has unknown ids='{self.ids}'; use hash or range")
         if not 1 <= self.rows <= 1 << 62:
@@ -63,6 +64,17 @@ class TensorTrain:
         for rule in _RULES:
             if getattr(table, rule) is not None:
                 raise UserError(f"{where} has a row for every id from the start; leave out {rule}")
+
+    def _check_types(self, where: str) -> None:
+        for name in ("rows", "cores", "hot_rows", "hot_every"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise UserError(f"{where} has {name}={value!r}; give a whole number")
+        ranks = self.rank if isinstance(self.rank, tuple | list) else (self.rank,)
+        if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
+            raise UserError(f"{where} has rank={self.rank!r}; give a whole number, or one between any two cores")
+        if self.shape is not None and not isinstance(self.shape, TTShape):
+            raise UserError(f"{where} has shape={self.shape!r}; give a TTShape, or none")
 
     def _check_hot_rows(self, where: str) -> None:
         if not 0 <= self.hot_rows <= self.rows:

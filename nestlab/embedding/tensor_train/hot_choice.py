@@ -56,9 +56,15 @@ class HotChoice:
         return self._choose() if due else None
 
     def count(self, rows: Tensor) -> Tensor:
-        """Counts rows [n] int64 of the batch; [n] int64, the slot of each, or −1."""
-        slots = np.empty(rows.numel(), dtype=np.int64)
-        count(self._rows, self._counts, self._errors, self._slots, int64_array(rows), slots)
+        """Counts rows [n] int64 of the batch; [n] int64, the slot of each, or −1.
+
+        In ascending order: what is counted then does not depend on how a batch is cut into ranks' slices.
+        """
+        used = int64_array(rows)
+        order, found = np.argsort(used, kind="stable"), np.empty(used.size, dtype=np.int64)
+        count(self._rows, self._counts, self._errors, self._slots, used[order], found)
+        slots = np.empty_like(found)
+        slots[order] = found
         return torch.from_numpy(slots)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -11,7 +11,8 @@ dropped. `full_weight` gives what look-ups read, hot rows from their records: de
 So this is another model than the table without hot rows: inexact, because the gradients of a hot row move its own
 record instead of the cores that it shares with others.
 
-The choice depends on the batches prepared before, in their order, and on nothing else.
+The choice depends on the batches prepared before, in their order, and on nothing else: batches that were prepared and
+then broken off by an error stay counted, as they do for admission.
 """
 
 from __future__ import annotations

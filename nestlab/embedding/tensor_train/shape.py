@@ -116,7 +116,9 @@ def suggest(rows: int, dim: int, cores: int = 3, rank: int | Sequence[int] = 32)
     Raises:
         UserError: as `TTShape`: a number below 1, too many cores, or ranks that are not one fewer than cores.
     """
-    if rows < 1 or dim < 1 or cores < 1:
+    if not 2 <= cores <= 4:
+        raise UserError(f"tensor train: {cores} cores; give 2, 3 or 4")
+    if rows < 1 or dim < 1:
         raise UserError(f"tensor train: {rows} rows × {dim} in {cores} cores; give numbers of at least 1")
     ranks = tuple(rank) if isinstance(rank, Sequence) else (rank,) * (cores - 1)
     return TTShape(_even_cover(rows, cores), _factors(dim, cores), ranks)

@@ -130,6 +130,8 @@ class TTTable:
                 f"table '{config.name}': a dense table of {len(dense)} rows becomes one of "
                 f"TensorTrain(rows={len(dense)}, ids='range'), whose row i is id i; give it that"
             )
+        if not dense.any():
+            raise UserError(f"table '{config.name}': the dense table is all zeros, and cores of zeros never train")
         found = compress(dense, tensor_train.shape_of(config.dim), error)
         table = cls(replace(config, tensor_train=replace(tensor_train, shape=found.shape)), optimizer, **options)
         for weight, core in zip(table.cores.weights, found.cores, strict=True):
