@@ -42,12 +42,12 @@ class HotChoice:
         self._decay = tensor_train.hot_decay
         size = (_sets(self.capacity), WAYS)
         self._rows, self._slots = np.full(size, -1), np.full(size, -1)
-        self._counts, self._errors = np.zeros(size), np.zeros(size)
+        self._counts, self._errors, self._floors = np.zeros(size), np.zeros(size), np.zeros(size[0])
         self._batches, self.changes = 0, 0
 
     @property
     def nbytes(self) -> int:
-        return self._rows.nbytes + self._slots.nbytes + self._counts.nbytes + self._errors.nbytes
+        return sum(array.nbytes for array in self._arrays().values())
 
     def next_batch(self) -> Change | None:
         """A training batch begins: the choice that is due before it, if one is."""
@@ -62,7 +62,7 @@ class HotChoice:
         """
         used = int64_array(rows)
         order, found = np.argsort(used, kind="stable"), np.empty(used.size, dtype=np.int64)
-        count(self._rows, self._counts, self._errors, self._slots, used[order], found)
+        count(self._rows, self._counts, self._errors, self._slots, self._floors, used[order], found)
         slots = np.empty_like(found)
         slots[order] = found
         return torch.from_numpy(slots)
@@ -78,7 +78,8 @@ class HotChoice:
         self._batches, self.changes = tensors["numbers"].tolist()
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        return {"rows": self._rows, "slots": self._slots, "counts": self._counts, "errors": self._errors}
+        kept = {"rows": self._rows, "slots": self._slots, "counts": self._counts, "errors": self._errors}
+        return {**kept, "floors": self._floors}
 
     def _choose(self) -> Change:
         """The K rows that were certainly used most; of equal ones those that are hot, then the smaller row."""
@@ -95,6 +96,7 @@ class HotChoice:
         slots[entering] = free[: entering.size]
         self._counts *= self._decay
         self._errors *= self._decay
+        self._floors *= self._decay
         self.changes += 1
         return Change(self.changes, rows[entering], slots[entering], emptied)
 
@@ -106,21 +108,24 @@ def _sets(capacity: int) -> int:
 
 def _nothing() -> tuple[np.ndarray, ...]:
     whole, real = np.zeros((1, WAYS), dtype=np.int64), np.zeros((1, WAYS))
-    return whole, real, real.copy(), whole.copy()
+    return whole, real, real.copy(), whole.copy(), np.zeros(1)
 
 
 @jit
-def count(rows, counts, errors, slots, used, found):
+def count(rows, counts, errors, slots, floors, used, found):
     """Counts rows `used` [n] int64 one by one, and writes to found [n] the slot that holds each, or −1.
 
     Space-saving (Metwally, Agrawal, El Abbadi 2005) within sets of WAYS entries: a row that is not there takes the
-    entry of the least count, the first of equal ones, and inherits that count as its error; so its true count since the
-    entries began lies in counts − errors … counts. A row that is held keeps its entry.
+    entry of the least count, the first of equal ones, and inherits as its error what any row without an entry may have
+    been counted so far: that count, or the set's floor. So its true count since the entries began lies in
+    counts − errors … counts. A row that is held keeps its entry, whatever its count: the floor remembers the largest
+    count that had to go meanwhile.
 
     Args:
         rows: [sets, WAYS] int64, −1 where an entry is empty; sets is a power of two.
         counts, errors: [sets, WAYS] float64.
         slots: [sets, WAYS] int64, −1 where a row is not held.
+        floors: [sets] float64.
     """
     mask = uint64(rows.shape[0] - 1)
     for i in range(used.size):
@@ -142,6 +147,10 @@ def count(rows, counts, errors, slots, used, found):
             own_counts[way] += 1
             found[i] = own_slots[way]
         elif least >= 0:
+            if own[least] >= 0:
+                floors[at] = max(floors[at], own_counts[least])
             own[least] = row
-            errors[at, least] = own_counts[least]
-            own_counts[least] += 1
+            errors[at, least] = floors[at]
+            own_counts[least] = floors[at] + 1
+        else:
+            floors[at] += 1  # every entry is held: nobody counts this row
