@@ -125,7 +125,7 @@ def test_slices_cover_everything_once_and_split_no_prefix(shape, lengths, seed, 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(SHAPES[:3]), some_lengths, st.integers(0, 1000), st.integers(0, 40), st.booleans())
 def test_any_number_of_slices_gives_the_same(shape, lengths, seed, slices, kernels) -> None:
-    """Broken on purpose: a slice's rows added to the bags of the slice before."""
+    """Broken on purpose: a slice's rows added to the bags of the first slice."""
     bags = bags_of(shape, lengths, seed, weighted=seed % 2 == 0)
     whole, work = step(EcoRec(kernels=kernels), shape, bags)
     sliced, sliced_work = step(EcoRec(slices, budget=3000, kernels=kernels), shape, bags)
@@ -136,8 +136,8 @@ def test_any_number_of_slices_gives_the_same(shape, lengths, seed, slices, kerne
 @pytest.mark.parametrize("shape", WIDE, ids=str)
 @pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
 def test_kernels_give_what_torch_gives(shape: TTShape, dtype) -> None:
-    """Broken on purpose: the first row of a prefix added to its gradient, not written; columns of the last core beyond
-    four taken for the first ones; gradients of the last core written, not added; a copied row without its weight."""
+    """Broken on purpose: the first row of a prefix added to its gradient, not written; that of the columns
+    beyond four not added, but written; gradients of the last core written; a copied row without its weight."""
     for lengths, weighted, apart in (([3, 0, 40, 1] * 9, True, 0), ([1, 0, 1, 1] * 20, True, 3), ([1] * 30, False, 1)):
         bags = bags_of(shape, lengths, seed=5, weighted=weighted, dtype=dtype)
         wanted, work = step(EcoRec(kernels=False), shape, bags, dtype)
