@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 from pathlib import Path
@@ -226,6 +227,31 @@ def test_nothing_is_compiled_after_the_warm_up(dtype) -> None:
             for slices in (1, 3):
                 step(EcoRec(slices), shape, bags_of(shape, lengths, 1, weighted, dtype), dtype, apart=1)
     assert [len(each.signatures) for each in kernels] == before and sum(before) > 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "offsets", "said"),
+    [
+        ([3, 120], [0, 2], r"row 120 is not in \[0, 120\)"),
+        ([3, -1], [0, 2], "row -1 is not in"),
+        ([3, 4], [0, 3], "offsets do not divide 2 indices"),
+        ([3, 4], [0, 1], "offsets do not divide 2 indices"),
+        ([3, 4], [0, 2, 1, 2], "offsets do not divide 2 indices"),
+        ([3, 4], [1, 2], "offsets do not divide 2 indices"),
+    ],
+)
+def test_what_kernels_must_not_meet_is_refused(rows, offsets, said) -> None:
+    with pytest.raises(UserError, match=said):
+        EcoRec().prepare(SHAPES[1], Bags(torch.tensor(rows), torch.tensor(offsets)))
+
+
+def test_a_copy_has_threads_of_its_own(monkeypatch) -> None:
+    monkeypatch.setattr(ecorec_numba, "FEWEST", 1)
+    scheme, bags = EcoRec(3), bags_of(WIDE[0], [2] * 20, seed=1)
+    wanted = step(scheme, WIDE[0], bags)[0]
+    copied = copy.deepcopy(scheme)
+    require_equal(step(copied, WIDE[0], bags)[0], wanted)
+    assert copied.slices == 3
 
 
 @pytest.mark.parametrize(("slices", "budget", "said"), [(-1, None, "slices is -1"), (0, 0, "budget is 0 bytes")])

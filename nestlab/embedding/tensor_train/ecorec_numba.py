@@ -32,6 +32,10 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
         self._count = 1
 
+    def __reduce__(self) -> tuple:
+        """A copy has threads of its own."""
+        return Threads, ()
+
     def run(self, parts: Sequence[Callable[[], object]]) -> None:
         """Each part on a thread of its own; returns when all have ended."""
         if len(parts) > self._count:

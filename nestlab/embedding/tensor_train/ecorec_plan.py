@@ -13,6 +13,9 @@ from nestlab.embedding.tensor_train import kernels_plan
 from nestlab.embedding.tensor_train.bags import Bags
 from nestlab.embedding.tensor_train.kernels_ecorec import Prefixes
 from nestlab.embedding.tensor_train.shape import TTShape
+from nestlab.errors import UserError
+
+MOST = (1 << 31) - 1  # indices of one look-up: they are counted in 32 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +115,11 @@ def _runs(values: np.ndarray) -> np.ndarray:
 
 
 def plan(shape: TTShape, bags: Bags) -> Plan:
-    """By sort and one scan on a CPU; by torch elsewhere."""
+    """By sort and one scan on a CPU; by torch elsewhere.
+
+    Raises:
+        UserError: on a CPU, a row that the shape does not have, or offsets that do not divide the rows.
+    """
     return _plan_numba(shape, bags) if bags.rows.device.type == "cpu" else plan_torch(shape, bags)
 
 
@@ -121,7 +128,9 @@ def _plan_numba(shape: TTShape, bags: Bags) -> Plan:
     rows, count, depth = bags.rows.numpy(), bags.nnz, shape.cores - 1
     bag_at, order, bag, inverse = np.empty((4, count), np.int32)
     longest = kernels_plan.bags_of(bags.offsets.numpy(), bag_at)
-    words, bits = _sorted_words(rows)
+    if longest < 0 or count > MOST:
+        raise UserError(f"tensor train: bags' offsets do not divide {count} indices; at most {MOST} at once")
+    words, bits = _sorted_words(shape, rows)
     if bits:
         kernels_plan.unpack(words, bits, bag_at, order, bag)
     else:  # too long for one word
@@ -150,11 +159,17 @@ def _grouped(shape: TTShape, levels: list[tuple[np.ndarray, ...]]) -> Prefixes:
     return Prefixes(upper, starts, digits, indices, order, groups)
 
 
-def _sorted_words(rows: np.ndarray) -> tuple[np.ndarray, int]:
+def _sorted_words(shape: TTShape, rows: np.ndarray) -> tuple[np.ndarray, int]:
     """Words `row << bits | position` [n] sorted by row, and bits; bits 0, and nothing sorted, if 64 are too few."""
     bits = max(1, (rows.size - 1).bit_length())
     words, spare = np.empty((2, rows.size), np.uint64)
-    length = kernels_plan.pack(rows, bits, words).bit_length()
+    smallest, largest = kernels_plan.pack(rows, bits, words)
+    if smallest < 0 or largest >= shape.rows:
+        wrong = smallest if smallest < 0 else largest
+        raise UserError(
+            f"tensor train: row {wrong} is not in [0, {shape.rows}); take ids modulo the rows, or hash them"
+        )
+    length = largest.bit_length()
     if length + bits > 64:
         return words, 0
     passes = -(-length // kernels_plan.DIGIT)

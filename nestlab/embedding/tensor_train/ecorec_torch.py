@@ -84,7 +84,7 @@ class _Part:
         each, bag, weight = self._indices()
         values = rows.view(rows.shape[0], -1).index_select(0, each)
         with self.work.hold(values, each):
-            add_rows(out, bag, values if weight is None else values.mul_(weight))
+            _add(out, bag, values if weight is None else values.mul_(weight))
 
     def differentiate(self, products: list[Tensor], grad: Tensor, into: Sequence[Tensor]) -> None:
         """Adds the gradients of the cores; `products` of the levels but the last."""
@@ -102,7 +102,7 @@ class _Part:
         first, end = self.span.levels[-1]
         total = grad.new_zeros(end - first, grad.shape[1])
         with self.work.hold(values, each, total):
-            add_rows(total, each, values if weight is None else values.mul_(weight))
+            _add(total, each, values if weight is None else values.mul_(weight))
             return total
 
     def _differentiate_level(self, k, products, grad, upper, into) -> None:
@@ -113,10 +113,10 @@ class _Part:
             of_left, of_right = torch.empty_like(left), torch.empty_like(right)
             with self.work.hold(left, right, of_left, of_right):
                 self._multiply(left.transpose(1, 2), g, of_right)
-                add_rows(into[k + 1], digit, of_right.view(digit.numel(), -1))
+                _add(into[k + 1], digit, of_right.view(digit.numel(), -1))
                 self._multiply(g, right.transpose(1, 2), of_left)
                 target = into[0] if upper is None else upper.view(upper.shape[0], -1)
-                add_rows(target, parent, of_left.view(parent.numel(), -1))
+                _add(target, parent, of_left.view(parent.numel(), -1))
 
     def _chunks(self, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Items of level k, CHUNK at a time: where they stand in the slice, parents (in the slice) and digits."""
@@ -151,3 +151,7 @@ class _Part:
         weights = self.plan.bags.weights
         each = self.plan.inverse.index_select(0, order) - self.span.levels[-1][0]
         return each, self.plan.bag[first:end], None if weights is None else weights.index_select(0, order)[:, None]
+
+
+def _add(into: Tensor, index: Tensor, rows: Tensor) -> None:
+    add_rows(into, index.long(), rows)

@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 
 from nestlab.embedding.tensor_train.kernels_tiles import (
+    VECTOR_BYTES,
     fetch,
     scale,
     scale_add,
@@ -29,6 +30,8 @@ from nestlab.embedding.tensor_train.kernels_tiles import (
 )
 
 jit = njit(cache=True, nogil=True, error_model="numpy")
+
+WIDEST = 4 if VECTOR_BYTES == 64 else 2  # vectors of a tile of four rows: there are 32 registers, or 16
 
 
 class Sizes(NamedTuple):
@@ -109,7 +112,9 @@ def weight_of(given, index, like):
 @jit
 def vectors_of(columns, lanes):
     """How many vectors a tile takes of so many columns."""
-    return 4 if columns >= 4 * lanes else (2 if columns >= 2 * lanes else 1)
+    if WIDEST == 4 and columns >= 4 * lanes:
+        return 4
+    return 2 if columns >= 2 * lanes else 1
 
 
 @jit

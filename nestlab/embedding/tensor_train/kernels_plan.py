@@ -16,12 +16,12 @@ DIGIT = 12  # bits a pass at most: 4,096 counters and their cache lines stay in 
 
 @jit
 def pack(rows, bits, words):
-    """words [n] uint64: row << bits | position. Returns the largest row, or −1."""
-    largest = np.int64(-1)
+    """words [n] uint64, written: row << bits | position. Returns the smallest row and the largest, or 0 and −1."""
+    smallest, largest = np.int64(0), np.int64(-1)
     for i in range(rows.size):
-        largest = max(largest, rows[i])
+        smallest, largest = min(smallest, rows[i]), max(largest, rows[i])
         words[i] = (uint64(rows[i]) << uint64(bits)) | uint64(i)
-    return largest
+    return smallest, largest
 
 
 @jit
@@ -48,13 +48,16 @@ def sort_words(words, spare, low, digit, passes):
 
 @jit
 def bags_of(offsets, bags):
-    """bags [nnz] int32, written: the bag of each position. Returns the length of the longest."""
-    longest = np.int64(0)
+    """bags [nnz] int32, written: the bag of each position. Returns the length of the longest; −1: no such offsets."""
+    longest, at = np.int64(0), np.int64(0)
     for b in range(offsets.size - 1):
-        longest = max(longest, offsets[b + 1] - offsets[b])
+        if offsets[b] != at or offsets[b + 1] < at or offsets[b + 1] > bags.size:
+            return np.int64(-1)
+        at = offsets[b + 1]
+        longest = max(longest, at - offsets[b])
         for i in range(offsets[b], offsets[b + 1]):
             bags[i] = b
-    return longest
+    return longest if at == bags.size else np.int64(-1)
 
 
 @jit
