@@ -289,10 +289,15 @@ def _content(manifest: Manifest, folder: str | Path) -> dict[str, Any]:
     return content
 
 
+def _told(value: object) -> object:
+    return "none" if value == "" else value
+
+
 def _check_facts(saved: Facts, mine: Facts) -> None:
     for name, value in saved.items():
         if value != mine.get(name):
             raise UserError(
-                f"restart: the checkpoint was trained with {name}={value}, and this run has {name}={mine.get(name)}; "
+                f"restart: the checkpoint was trained with {name}={_told(value)}, and this run has "
+                f"{name}={_told(mine.get(name))}; "
                 "give what it had, or name a new folder"
             )

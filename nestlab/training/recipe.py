@@ -11,7 +11,7 @@ import torch
 
 from nestlab import data, device, plugins
 from nestlab.data import Dataset, Loader
-from nestlab.data.reorder import ReorderOptions, reorder
+from nestlab.data.reorder import MODES, ReorderOptions, reorder
 from nestlab.embedding import EmbeddingStore, RowOptimizer, Tiers, optimizer
 from nestlab.errors import UserError
 from nestlab.exchange import Link, LinkModel, LocalTransport, Transport
@@ -88,8 +88,8 @@ class TrainOptions:
                 raise UserError(f"train: {name}={getattr(self, name)}: it must be at least 1")
         if self.executor not in EXECUTORS:
             raise UserError(f"train: executor={self.executor}: it must be one of {', '.join(EXECUTORS)}")
-        if self.reorder:
-            ReorderOptions(mode=self.reorder)
+        if self.reorder and self.reorder not in MODES:
+            raise UserError(f"train: reorder={self.reorder}: it must be one of {', '.join(MODES)}, or left out")
         if not 0 <= self.clip_norm < float("inf"):
             raise UserError(f"train: clip_norm={self.clip_norm}: give a norm above 0, or 0 for no clipping")
         if not 0 < self.timeout < float("inf"):

@@ -15,6 +15,8 @@ def remarks(recipe: Recipe) -> list[str]:
     if options.batch_size < mesh.world_size:
         idle = mesh.world_size - options.batch_size
         lines.append(f"batches of {options.batch_size}: {idle} of {mesh.world_size} ranks have no sample to compute")
+    if options.reorder and not recipe.model.embedding.whole.configs:
+        lines.append(f"reorder={options.reorder} has no effect on tables of rows: it is for table_kind=tt")
     return lines + _of_steps(recipe) + _of_saves(recipe)
 
 

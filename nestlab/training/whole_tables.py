@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nestlab.embedding import EmbeddingStore
 from nestlab.embedding.tensor_train.cores import require_like
+from nestlab.errors import UserError
 from nestlab.exchange import Channel, Transport
 from nestlab.training.gathering import to_first_shard
 
@@ -41,7 +42,13 @@ def check_whole(store: EmbeddingStore, tensors: Tensors) -> None:
         for number, table in store.whole.own.items()
         for key, value in table.state_dict().items()
     }
-    require_like(tensors, mine, "restart: tensor-train tables")
+    saved, here = (sorted({name.partition(".")[0] for name in names}) for names in (tensors, mine))
+    if saved != here:
+        raise UserError(
+            f"restart: the checkpoint has tensor-train tables {_names(saved)}, and this run has {_names(here)}; give "
+            "it the table_kind, tt_from and reorder that it had"
+        )
+    require_like(tensors, mine, "restart: tensor-train tables, whose tt_rank must be the one saved")
 
 
 def load_whole(store: EmbeddingStore, tensors: Tensors) -> None:
@@ -49,6 +56,10 @@ def load_whole(store: EmbeddingStore, tensors: Tensors) -> None:
     for number, table in store.whole.own.items():
         start = f"{store.whole.configs[number].name}."
         table.load({name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)})
+
+
+def _names(tables: list[str]) -> str:
+    return "none" if not tables else ", ".join(tables[:4]) + (f" and {len(tables) - 4} more" if len(tables) > 4 else "")
 
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)

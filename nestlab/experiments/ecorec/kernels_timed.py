@@ -234,9 +234,9 @@ def _figure_11(by: dict[str, pd.DataFrame], batches: Sequence[int], note: str) -
 
 
 def key_figures(frame: pd.DataFrame) -> dict[str, float]:
-    """Geometric means of the speed-ups over all batches, by kind of ids."""
+    """Geometric means of the speed-ups over all batches, by kind of ids (all of them drawn, not data)."""
     over = frame[frame["sweep"] == OVER_BATCH]
     return {
-        f"{kind}_vs_{name}": float(np.exp(np.log(rows["speedup"]).mean()))
+        f"synthetic_{kind}_vs_{name}": float(np.exp(np.log(rows["speedup"]).mean()))
         for (kind, name), rows in over[over["scheme"] != "ecorec"].groupby(["ids", "scheme"], sort=False)
     }

@@ -135,9 +135,10 @@ class Study:
     def finish(self) -> str:
         """Closes the run; the folder it lies in."""
         verdicts = claims.beside(self._answers(), not self.smoke)["verdict"].value_counts()
-        figures: dict[str, Any] = {f"claims_{name.replace(' ', '_')}": int(count) for name, count in verdicts.items()}
+        figures: dict[str, Any] = {}
         for part, frame in self.frames.items():
             figures |= getattr(_module(part), "key_figures", lambda frame: {})(frame)
+        figures |= {f"claims_{name.replace(' ', '_')}": int(count) for name, count in verdicts.items()}
         self.run.summary(**figures)
         self.run.table("seconds", pd.DataFrame(list(self.seconds.items()), columns=["part", "seconds"]))
         self.run.finish("ok")
