@@ -84,7 +84,7 @@ class Job:
         buffers = self.work.empty(len(self.groups) - 1, size, dtype=like.dtype)
         if self.plan.longest <= 1:  # nothing to keep: rows go straight to their bags
             if self.plan.bags.count > self.plan.bags.nnz:
-                out.zero_()
+                out.numpy().fill(0)  # not by torch, whose worker thread would spin on beside ours for milliseconds
             self._each(lambda t: self._multiply(t, None, at, buffers, out))
         else:
             self._forward_slices(spans, at, buffers, out)
@@ -96,7 +96,7 @@ class Job:
         """Unique rows of one slice after the other, each then added to its bags by the threads that these belong to."""
         ends, whole = self._bag_ends(), len(spans) == 1
         if not whole:
-            out.zero_()
+            out.numpy().fill(0)
         most = max(span.levels[-1][1] - span.levels[-1][0] for span in spans)
         rows = self.work.empty(most, self.shape.dim, dtype=out.dtype)
         for span in spans:
