@@ -34,6 +34,7 @@ WIDE = (  # whole vectors, padded ones, tiles of 4 rows and of 1, of 4, 2 and 1 
     TTShape((9, 1, 9), (1, 1, 8), (1, 3)),
     TTShape((9, 13), (4, 16), (16,)),
     TTShape((4, 3), (5, 6), (7,)),
+    TTShape((4, 5, 6, 3), (2, 3, 4, 2), (8, 16, 9)),
 )
 some_lengths = st.lists(st.integers(0, 6), min_size=0, max_size=12)
 

@@ -1,7 +1,4 @@
-"""EcoRec by numba kernels, on a CPU: what a thread works off, in which memory.
-
-A table of three cores as it is; one of two cores as three, of which the first is the number 1.
-"""
+"""EcoRec by numba kernels, on a CPU, of three cores: what a thread works off, in which memory."""
 
 from __future__ import annotations
 
@@ -53,12 +50,13 @@ class Job:
     """One look-up on its threads; made by `of`.
 
     Attributes:
-        products: E_1 … E_(d−1).
+        shape: of three cores; `plan` may be of a table of two or four, see ecorec_cores.py.
+        operations: of the products of prefixes, of those of rows; each done once.
         groups: where each thread's groups begin, and the end.
     """
 
     shape: TTShape
-    products: tuple[int, ...]
+    operations: tuple[int, int]
     sizes: Sizes
     cores: Cores
     plan: Plan
@@ -67,18 +65,24 @@ class Job:
     groups: list[int]
     threads: Threads
     work: Work
+    like: Tensor
 
     @classmethod
     def of(cls, shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work, threads: Threads) -> Job:
-        sizes = sizes_of(shape, cores[0].element_size())
-        products = shape.products
-        many = max(1, min(torch.get_num_threads(), _operations(plan, products) // FEWEST))
-        indices = Indices(plan.order.numpy(), plan.bag.numpy(), _weights(plan, cores[0]))
-        groups = _share(products, plan.grouped, many)
-        return cls(shape, products, sizes, flat(cores), plan, plan.grouped, indices, groups, threads, work)
+        sizes, pre = sizes_of(shape, cores[0].element_size()), plan.grouped
+        e_prefix, e_row = shape.products
+        if len(plan.levels) == 1:  # of two cores: what stands for a product there is a copy
+            e_prefix = 0
+        operations = len(pre.parents) * e_prefix, len(pre.digits) * e_row
+        many = max(1, min(torch.get_num_threads(), sum(operations) // FEWEST))
+        groups = np.empty(many + 1, np.int64)
+        kernels_plan.share(pre.starts, pre.order, pre.groups, e_prefix, e_row, groups)
+        indices = Indices(plan.order.numpy(), plan.bag.numpy(), _weights(plan, cores[1]))
+        return cls(shape, operations, sizes, flat(cores), plan, pre, indices, groups.tolist(), threads, work, cores[1])
 
-    def forward(self, like: Tensor, spans: Sequence[Span]) -> Tensor:
+    def forward(self, spans: Sequence[Span]) -> Tensor:
         """[bags, dim]"""
+        like = self.like
         out = like.new_empty(self.plan.bags.count, self.shape.dim)
         at, size = places(self.sizes, self.shape, backward=False)
         buffers = self.work.empty(len(self.groups) - 1, size, dtype=like.dtype)
@@ -89,7 +93,7 @@ class Job:
         else:
             self._forward_slices(spans, at, buffers, out)
         self.work.drop(buffers)
-        self.work.operations += _operations(self.plan, self.products)
+        self.work.operations += sum(self.operations)
         return out
 
     def _forward_slices(self, spans: Sequence[Span], at: Places, buffers: Tensor, out: Tensor) -> None:
@@ -108,15 +112,17 @@ class Job:
         """Adds to the gradients of the cores, given that of the bags [bags, dim]."""
         at, size = places(self.sizes, self.shape, backward=True)
         buffers = self.work.empty(len(self.groups) - 1, size, dtype=grad.dtype)
-        seen = self.work.empty(len(buffers), sum(self._outer()), dtype=torch.uint8).zero_()
+        seen = self.work.empty(
+            len(buffers), self.shape.row_factors[0] + self.shape.row_factors[2], dtype=torch.uint8
+        ).zero_()
         even = grad.detach().contiguous()
         with self.work.hold(*([] if even.data_ptr() == grad.data_ptr() else [even])):
             self._differentiate(at, buffers, seen, even.view(-1).numpy(), flat(into))
         self.work.drop(buffers, seen)
-        self.work.operations += _operations(self.plan, self.products, (3, 2))
+        self.work.operations += 3 * self.operations[0] + 2 * self.operations[1]
 
     def _differentiate(self, at: Places, buffers: Tensor, seen: Tensor, grad: np.ndarray, sums: Cores) -> None:
-        first = self._outer()[0]
+        first = self.shape.row_factors[0]
         threads = [(*self.groups[t : t + 2],) for t in range(len(buffers))]
         own = [(buffer, each[:first], each[first:]) for buffer, each in zip(buffers.numpy(), seen.numpy(), strict=True)]
         self._each(
@@ -126,10 +132,6 @@ class Job:
         )
         for each in own:  # in this order whoever was first
             kernels_ecorec.collect(self.sizes, at, *each, sums)
-
-    def _outer(self) -> tuple[int, int]:
-        """p of the first and of the last core of three."""
-        return (1 if self.shape.cores == 2 else self.shape.row_factors[0]), self.shape.row_factors[-1]
 
     def _each(self, work: Callable[[int], object]) -> None:
         self.threads.run([lambda t=t: work(t) for t in range(len(self.groups) - 1)])
@@ -160,7 +162,7 @@ class Job:
 
 def sizes_of(shape: TTShape, itemsize: int) -> Sizes:
     lanes = lane_count(itemsize)
-    (_, q1, r1), (_, q2, r2), (_, q3, _) = shape.slices[-3:] if shape.cores > 2 else ((1, 1, 1), *shape.slices)
+    (_, q1, r1), (_, q2, r2), (_, q3, _) = shape.slices
     padded1, padded2, turned = (-(-n // lanes) * lanes for n in (r1, r2, q1 * q2))
     block = max(1, BLOCK_BYTES // (itemsize * q1 * q2 * padded2))
     return Sizes(q1, q2, q3, r1, r2, padded1, padded2, turned, lanes, block)
@@ -171,7 +173,7 @@ def places(sizes: Sizes, shape: TTShape, backward: bool) -> tuple[Places, int]:
     product, middle = sizes.q1 * sizes.q2 * sizes.padded2, sizes.r1 * sizes.q2 * sizes.padded2
     packed = middle if sizes.padded2 != sizes.r2 else 0
     last = shape.row_factors[-1] * sizes.q3 * sizes.padded2
-    first = (1 if shape.cores == 2 else shape.row_factors[0]) * sizes.q1 * sizes.padded1
+    first = shape.row_factors[0] * sizes.q1 * sizes.padded1
     row = max(sizes.q1 * sizes.q2 * sizes.q3, 4 * sizes.lanes)
     lengths = [sizes.block * product, sizes.padded2 * sizes.turned, packed, row]
     if backward:
@@ -184,34 +186,18 @@ def places(sizes: Sizes, shape: TTShape, backward: bool) -> tuple[Places, int]:
 
 
 def flat(cores: Sequence[Tensor]) -> Cores:
-    """The last three cores, or two after the number 1."""
+    """Three cores, or their gradients."""
     arrays = []
-    for core in cores[-3:]:
+    for core in cores:
         core = core.detach()
         length = core.stride(0) * (core.shape[0] - 1) + core.shape[1]
         arrays.append((core.as_strided((length,), (1,)).numpy(), core.stride(0)))
-    if len(arrays) == 2:
-        arrays.insert(0, (np.ones(1, arrays[0][0].dtype), 1))
     return Cores(*(array for array, _ in arrays), *(step for _, step in arrays))
 
 
 def _weights(plan: Plan, like: Tensor) -> np.ndarray:
     weights = plan.bags.weights
     return (like.new_empty(0) if weights is None else weights.detach().to(like.dtype)).numpy()
-
-
-def _operations(plan: Plan, products: tuple[int, ...], times: Sequence[int] = (1, 1)) -> int:
-    """Of every product of the plan done so many times: those of prefixes, of rows."""
-    *upper, rows = (n * e for n, e in zip(plan.prefixes, products, strict=True))
-    return times[0] * sum(upper) + times[1] * rows
-
-
-def _share(products: tuple[int, ...], prefixes: Prefixes, threads: int) -> list[int]:
-    """Where each thread's groups begin, and the end."""
-    costs = (0, *products)[-2:]
-    ends = np.empty(threads + 1, np.int64)
-    kernels_plan.share(prefixes.starts, prefixes.order, prefixes.groups, *costs, ends)
-    return ends.tolist()
 
 
 def _prefix_span(plan: Plan, span: Span) -> tuple[int, int]:
@@ -231,5 +217,5 @@ def warm_up(dtype: torch.dtype) -> None:
         made = plan(shape, Bags.of(rows, lengths, weights=torch.ones(length, dtype=dtype), dtype=dtype))
         for slices in (1, 2):
             job = Job.of(shape, cores, made, work, Threads())
-            grad = job.forward(cores[0], made.cut(slices, (0, 1)))
+            grad = job.forward(made.cut(slices, (0, 1)))
             job.backward(grad, cores)

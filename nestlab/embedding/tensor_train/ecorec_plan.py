@@ -55,7 +55,7 @@ class Plan:
         inverse: [nnz] int32, the unique row of each index in the bags' order.
         levels: d − 1 of them.
         longest: indices of the longest bag.
-        grouped: the prefixes as the kernels take them, on a CPU and of two or three cores.
+        grouped: the prefixes of d − 1 digits as the kernels take them, on a CPU.
     """
 
     bags: Bags
@@ -141,13 +141,13 @@ def _plan_numba(shape: TTShape, bags: Bags) -> Plan:
     factors = np.array(shape.row_factors)
     kernels_plan.scan(words, bits, factors, order, inverse, parents, digits, starts, counts)
     levels = [(parents[k, :n], digits[k, :n], starts[k, : n + 1]) for k, n in enumerate(counts.tolist())]
-    grouped = _grouped(shape, levels) if depth < 3 else None
+    grouped = _grouped(shape, levels)
     made = (Level(*map(torch.from_numpy, level)) for level in levels)
     return Plan(bags, *map(torch.from_numpy, (order, bag, inverse)), tuple(made), longest, grouped)
 
 
 def _grouped(shape: TTShape, levels: list[tuple[np.ndarray, ...]]) -> Prefixes:
-    """Prefixes by their last digit; of two cores as if a digit 0 stood before."""
+    """Prefixes of the last level but one by their last digit; of two cores as if a digit 0 stood before."""
     parents, digits, indices = levels[-1]
     if len(levels) > 1:
         upper, second, starts = levels[-2]

@@ -33,7 +33,7 @@ def forward(shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work, spa
     """[bags, dim]; see `Scheme.forward`."""
     out = cores[0].new_zeros(plan.bags.count, shape.dim)
     for span in spans:
-        part = _Part(shape, cores, plan, work, span)
+        part = Part(shape, cores, plan, work, span)
         products = part.products(shape.cores - 1)
         with work.hold(*products):
             part.pool(products[-1], out)
@@ -51,14 +51,14 @@ def backward(
 ) -> None:
     """Contracts to unique rows, multiplies, contracts to prefixes, multiplies …; see `Scheme.backward`."""
     for span in spans:
-        part = _Part(shape, cores, plan, work, span)
+        part = Part(shape, cores, plan, work, span)
         products = part.products(shape.cores - 2)
         with work.hold(*products):
             part.differentiate(products, grad, into)
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class Part:
     """One slice of a look-up."""
 
     shape: TTShape
@@ -92,7 +92,7 @@ class _Part:
         for k in reversed(range(self.shape.cores - 1)):
             upper = torch.zeros_like(products[k - 1]) if k > 0 else None
             with self.work.hold(held, *([] if upper is None else [upper])):
-                self._differentiate_level(k, products, held, upper, into)
+                self.differentiate_level(k, products, held, upper, into)
             held = upper
 
     def _contract(self, grad: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class _Part:
             _add(total, each, values if weight is None else values.mul_(weight))
             return total
 
-    def _differentiate_level(self, k, products, grad, upper, into) -> None:
+    def differentiate_level(self, k, products, grad, upper, into) -> None:
         """Of level k, given the gradient of its products: that of core k + 1, and of the level before or core 0."""
         for rows, parent, digit in self._chunks(k):
             left, right = self._left(products, k, parent), self._right(k, digit)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nestlab.embedding.tensor_train import ecorec_torch
+from nestlab.embedding.tensor_train import ecorec_cores, ecorec_torch
 from nestlab.embedding.tensor_train.bags import Bags
-from nestlab.embedding.tensor_train.ecorec_numba import Job, Threads
+from nestlab.embedding.tensor_train.ecorec_numba import Threads
 from nestlab.embedding.tensor_train.ecorec_plan import Plan, Span, plan
 from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.embedding.tensor_train.work import Work
@@ -35,7 +35,7 @@ class EcoRec:
                 for. Any number gives the same gradients but for the order of sums.
             budget: bytes that a slice may hold (products and rows), where slices is 0; by default BUDGET or
                 DEVICE_BUDGET.
-            kernels: use numba's on a CPU, of two and three cores; False: torch alone, as elsewhere.
+            kernels: use numba's on a CPU; False: torch alone, as elsewhere.
 
         Raises:
             UserError: a negative number of slices, or a budget below 1 byte.
@@ -55,7 +55,7 @@ class EcoRec:
         if self._kernels_take(plan, cores):
             widths = (0,) * (shape.cores - 2) + (shape.dim,)  # products never leave their block, rows do
             spans = self._spans(plan, widths, cores[0])
-            return Job.of(shape, cores, plan, work, self._threads).forward(cores[0], spans)
+            return ecorec_cores.forward(shape, cores, plan, work, spans, self._threads)
         spans = self._spans(plan, ecorec_torch.widths(shape), cores[0])
         return ecorec_torch.forward(shape, cores, plan, work, spans)
 
@@ -63,7 +63,7 @@ class EcoRec:
         self, shape: TTShape, cores: Sequence[Tensor], plan: Plan, grad: Tensor, into: Sequence[Tensor], work: Work
     ) -> None:
         if self._kernels_take(plan, cores):
-            return Job.of(shape, cores, plan, work, self._threads).backward(grad, into)
+            return ecorec_cores.backward(shape, cores, plan, grad, into, work, self._threads)
         spans = self._spans(plan, ecorec_torch.widths(shape), cores[0])
         ecorec_torch.backward(shape, cores, plan, grad, into, work, spans)
 
