@@ -1,7 +1,7 @@
 """EcoRec by torch alone, on any device and for any shape: batched products over the unique prefixes of a slice.
 
 What a slice holds (products of every level, in backward their gradients too) is what slices divide. The slices of cores
-that a batched product needs beside each other are gathered `CHUNK` at a time.
+that a batched product needs beside each other are gathered a chunk at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from nestlab.embedding.tensor_train.schemes.chain import add_rows
 from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.embedding.tensor_train.work import Work
 
-CHUNK = 1024  # products at once
+CHUNK = 1024  # products at once on a CPU, whose cache the gathered slices should fit
+DEVICE_CHUNK = 16384  # and elsewhere
 
 
 def widths(shape: TTShape) -> tuple[int, ...]:
@@ -119,11 +120,12 @@ class Part:
                 _add(target, parent, of_left.view(parent.numel(), -1))
 
     def _chunks(self, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Items of level k, CHUNK at a time: where they stand in the slice, parents (in the slice) and digits."""
+        """Items of level k, a chunk at a time: where they stand in the slice, parents (in the slice) and digits."""
         level, (first, end) = self.plan.levels[k], self.span.levels[k]
         base = self.span.levels[k - 1][0] if k > 0 else 0
-        for at in range(first, end, CHUNK):
-            to = min(at + CHUNK, end)
+        chunk = CHUNK if self.cores[0].device.type == "cpu" else DEVICE_CHUNK
+        for at in range(first, end, chunk):
+            to = min(at + chunk, end)
             yield slice(at - first, to - first), level.parent[at:to] - base, level.digit[at:to]
 
     def _left(self, products: list[Tensor], k: int, parent: Tensor) -> Tensor:
