@@ -26,8 +26,8 @@ DEVICE_BUDGET = 256 << 20  # and elsewhere
 class EcoRec:
     """The scheme that multiplies nothing twice; see `Scheme`.
 
-    By kernels, products and their gradients never leave a block of some prefixes: what slices divide are the unique rows
-    that wait to be added to their bags (none wait where no bag has two). By torch, slices divide everything.
+    By kernels, products and their gradients never leave a block of some prefixes: what slices divide are the unique
+    rows that wait to be added to their bags (none wait where no bag has two). By torch, slices divide everything.
     """
 
     name = "ecorec"
