@@ -7,6 +7,7 @@ import hashlib
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -170,11 +171,17 @@ def test_threads_share_the_work_and_change_nothing(monkeypatch) -> None:
 
 
 def test_an_error_on_a_thread_comes_out() -> None:
-    def fail() -> None:
-        raise RuntimeError("there")
+    """Nobody waits for a thread that has failed, wherever it was; broken on purpose: the meeting not called off."""
+    for failing in (0, 1, 2):
+        meeting = np.zeros(1, np.int64)
 
-    with pytest.raises(RuntimeError, match="there"):
-        ecorec_numba.Threads().run([lambda: None, fail])
+        def work(thread: int, failing: int = failing, meeting: np.ndarray = meeting) -> None:
+            if thread == failing:
+                raise RuntimeError(f"on {thread}")
+            kernels_tiles.meet(meeting, 3)
+
+        with pytest.raises(RuntimeError, match=f"on {failing}"):
+            ecorec_numba.Threads().run(work, 3, meeting)
 
 
 def test_everything_held_is_counted() -> None:

@@ -12,19 +12,17 @@ import torch
 from torch import Tensor
 
 from nestlab.embedding.tensor_train.ecorec_numba import Job, Threads
-from nestlab.embedding.tensor_train.ecorec_plan import Plan, Span
+from nestlab.embedding.tensor_train.ecorec_plan import Plan
 from nestlab.embedding.tensor_train.ecorec_torch import Part
 from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.embedding.tensor_train.work import Work
 
 
-def forward(
-    shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work, spans: Sequence[Span], threads: Threads
-) -> Tensor:
+def forward(shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work, slices: int, threads: Threads) -> Tensor:
     """[bags, dim]; see `Scheme.forward`."""
     first = _first(shape, cores, plan, work)
     with work.hold(*first):
-        return Job.of(three(shape, plan), [*first, *cores[-3 + len(first) :]], plan, work, threads).forward(spans)
+        return Job.of(three(shape, plan), [*first, *cores[-3 + len(first) :]], plan, work, threads).forward(slices)
 
 
 def backward(

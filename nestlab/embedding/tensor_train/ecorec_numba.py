@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,8 +14,8 @@ from torch import Tensor
 
 from nestlab.embedding.tensor_train import kernels_ecorec, kernels_plan
 from nestlab.embedding.tensor_train.bags import Bags
-from nestlab.embedding.tensor_train.ecorec_plan import Plan, Span, plan
-from nestlab.embedding.tensor_train.kernels_ecorec import Cores, Indices, Places, Prefixes, Sizes
+from nestlab.embedding.tensor_train.ecorec_plan import Plan, plan
+from nestlab.embedding.tensor_train.kernels_ecorec import Cores, Indices, Places, Pooled, Prefixes, Sizes
 from nestlab.embedding.tensor_train.kernels_tiles import lane_count
 from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.embedding.tensor_train.work import Work
@@ -28,18 +30,33 @@ class Threads:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._count = 1
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple:
         """A copy has threads of its own."""
         return Threads, ()
 
-    def run(self, parts: Sequence[Callable[[], object]]) -> None:
-        """Each part on a thread of its own; returns when all have ended."""
-        if len(parts) > self._count:
-            self._pool, self._count = ThreadPoolExecutor(len(parts) - 1, "ecorec"), len(parts)
-        others = [self._pool.submit(part) for part in parts[1:]]
+    def run(self, work: Callable[[int], object], count: int, meeting: np.ndarray | None = None) -> None:
+        """work(0) … work(count − 1), each on a thread of its own; returns when all have ended.
+
+        Where they wait for each other in `meeting` (see `kernels_tiles.meet`), none waits for one that has failed.
+        """
+
+        def part(thread: int) -> None:
+            try:
+                work(thread)
+            except BaseException:  # an interrupt too
+                if meeting is not None:
+                    meeting[0] = 1 << 60
+                raise
+
+        with self._lock:
+            if count > self._count:
+                self._pool, self._count = ThreadPoolExecutor(count - 1, "ecorec"), count
+            # All at once: those of two calls that wait for each other must not hold each other's threads.
+            others = [self._pool.submit(part, thread) for thread in range(1, count)]
         try:
-            parts[0]()
+            part(0)
         finally:
             for other in others:
                 other.result()
@@ -52,7 +69,8 @@ class Job:
     Attributes:
         shape: of three cores; `plan` may be of a table of two or four, see ecorec_cores.py.
         operations: of the products of prefixes, of those of rows; each done once.
-        groups: where each thread's groups begin, and the end.
+        costs: operations of a prefix, of a row.
+        groups: where each thread's groups begin, and the end: for backward, in which a group is one thread's.
     """
 
     shape: TTShape
@@ -62,6 +80,7 @@ class Job:
     plan: Plan
     prefixes: Prefixes
     indices: Indices
+    costs: tuple[int, int]
     groups: list[int]
     threads: Threads
     work: Work
@@ -75,43 +94,52 @@ class Job:
             e_prefix = 0
         operations = len(pre.parents) * e_prefix, len(pre.digits) * e_row
         many = max(1, min(torch.get_num_threads(), sum(operations) // FEWEST))
-        groups = np.empty(many + 1, np.int64)
-        kernels_plan.share(pre.starts, pre.order, pre.groups, e_prefix, e_row, groups)
+        costs = e_prefix, e_row
+        ends = _shares(pre, (0, len(pre.order)), costs, many)
+        groups = [0, *np.searchsorted(pre.groups, ends[1:-1]).tolist(), len(pre.groups) - 1]
         indices = Indices(plan.order.numpy(), plan.bag.numpy(), _weights(plan, cores[1]))
-        return cls(shape, operations, sizes, flat(cores), plan, pre, indices, groups.tolist(), threads, work, cores[1])
+        return cls(shape, operations, sizes, flat(cores), plan, pre, indices, costs, groups, threads, work, cores[1])
 
-    def forward(self, spans: Sequence[Span]) -> Tensor:
+    def forward(self, slices: int) -> Tensor:
         """[bags, dim]"""
-        like = self.like
-        out = like.new_empty(self.plan.bags.count, self.shape.dim)
-        at, size = places(self.sizes, self.shape, backward=False)
-        buffers = self.work.empty(len(self.groups) - 1, size, dtype=like.dtype)
-        if self.plan.longest <= 1:  # nothing to keep: rows go straight to their bags
-            if self.plan.bags.count > self.plan.bags.nnz:
-                out.numpy().fill(0)  # not by torch, whose worker thread would spin on beside ours for milliseconds
-            self._each(lambda t: self._multiply(t, None, at, buffers, out))
-        else:
-            self._forward_slices(spans, at, buffers, out)
-        self.work.drop(buffers)
+        out = _aligned(self.plan.bags.count, self.shape.dim, self.like.dtype)
+        cuts, mode = np.array([0, len(self.prefixes.order)]), kernels_ecorec.SINGLE
+        if self.plan.longest > 1:  # else nothing has to be kept: rows go straight to their bags
+            cuts = np.unique(_shares(self.prefixes, cuts, (0, 1), slices))
+            mode = kernels_ecorec.WHOLE if len(cuts) == 2 else kernels_ecorec.SLICE
+        elif self.plan.bags.count > self.plan.bags.nnz:
+            out.numpy().fill(0)  # not by torch, whose worker thread would spin on beside ours for milliseconds
+        most = 0 if mode == kernels_ecorec.SINGLE else int(np.diff(self.prefixes.offsets[cuts]).max())
+        rows = _aligned(most, self.shape.dim, out.dtype)
+        with self.work.hold(rows):
+            self._multiply(cuts, rows, out, mode)
         self.work.operations += sum(self.operations)
         return out
 
-    def _forward_slices(self, spans: Sequence[Span], at: Places, buffers: Tensor, out: Tensor) -> None:
-        """Unique rows of one slice after the other, each then added to its bags by the threads that these belong to."""
-        ends, whole = self._bag_ends(), len(spans) == 1
-        if not whole:
-            out.numpy().fill(0)
-        most = max(span.levels[-1][1] - span.levels[-1][0] for span in spans)
-        rows = self.work.empty(most, self.shape.dim, dtype=out.dtype)
-        for span in spans:
-            self._each(lambda t, s=span: self._multiply(t, s, at, buffers, rows))
-            self._each(lambda t, s=span: self._pool(s, whole, ends[t : t + 2], rows, out))
-        self.work.drop(rows)
+    def _multiply(self, cuts: np.ndarray, rows: Tensor, out: Tensor, mode: int) -> None:
+        """Slice after slice: unique rows, each then added to its bags by the threads that these belong to."""
+        bags, many = self.plan.bags, self.count
+        offsets = bags.offsets.numpy()
+        shares = np.searchsorted(offsets, np.arange(1, many) * bags.nnz // many)
+        ends = np.array([0, *shares, bags.count])
+        pooled = Pooled(out.view(-1).numpy(), self.plan.inverse.numpy(), offsets, ends)
+        parts = np.stack([_shares(self.prefixes, span, self.costs, many) for span in pairwise(cuts.tolist())])
+        at, size = places(self.sizes, self.shape, backward=False)
+        buffers, flat_rows = self.work.empty(many, size, dtype=out.dtype), rows.view(-1).numpy()
+        own, meeting = buffers.numpy(), np.zeros(1, np.int64)
+        self.threads.run(
+            lambda t: kernels_ecorec.forward(
+                *(t, self.sizes, at, self.cores, self.prefixes, self.indices, pooled, parts),
+                *(own[t], flat_rows, mode, meeting),
+            ),
+            *(many, meeting),
+        )
+        self.work.drop(buffers)
 
     def backward(self, grad: Tensor, into: Sequence[Tensor]) -> None:
         """Adds to the gradients of the cores, given that of the bags [bags, dim]."""
         at, size = places(self.sizes, self.shape, backward=True)
-        buffers = self.work.empty(len(self.groups) - 1, size, dtype=grad.dtype)
+        buffers = self.work.empty(self.count, size, dtype=grad.dtype)
         seen = self.work.empty(
             len(buffers), self.shape.row_factors[0] + self.shape.row_factors[2], dtype=torch.uint8
         ).zero_()
@@ -125,39 +153,34 @@ class Job:
         first = self.shape.row_factors[0]
         threads = [(*self.groups[t : t + 2],) for t in range(len(buffers))]
         own = [(buffer, each[:first], each[first:]) for buffer, each in zip(buffers.numpy(), seen.numpy(), strict=True)]
-        self._each(
+        self.threads.run(
             lambda t: kernels_ecorec.backward(
                 *(self.sizes, at, self.cores, self.prefixes, self.indices, threads[t], grad, sums, *own[t])
-            )
+            ),
+            self.count,
         )
         for each in own:  # in this order whoever was first
             kernels_ecorec.collect(self.sizes, at, *each, sums)
 
-    def _each(self, work: Callable[[int], object]) -> None:
-        self.threads.run([lambda t=t: work(t) for t in range(len(self.groups) - 1)])
+    @property
+    def count(self) -> int:
+        """Threads."""
+        return len(self.groups) - 1
 
-    def _multiply(self, thread: int, span: Span | None, at: Places, buffers: Tensor, rows: Tensor) -> None:
-        """Rows of a slice; with none, of everything, straight to the bags."""
-        prefixes = (0, len(self.prefixes.parents)) if span is None else _prefix_span(self.plan, span)
-        where = (*prefixes, self.groups[thread], self.groups[thread + 1])
-        kernels_ecorec.forward(
-            *(self.sizes, at, self.cores, self.prefixes, self.indices, where),
-            *(buffers[thread].numpy(), rows.view(-1).numpy(), span is None),
-        )
 
-    def _pool(self, span: Span, whole: bool, bags: list[int], rows: Tensor, out: Tensor) -> None:
-        plan, dim, source, target = self.plan, self.shape.dim, rows.view(-1).numpy(), out.view(-1).numpy()
-        if whole:
-            inverse, offsets, weights = plan.inverse.numpy(), plan.bags.offsets.numpy(), self.indices.weights
-            kernels_ecorec.pool(source, dim, inverse, offsets, weights, *bags, target)
-        else:
-            kernels_ecorec.pool_slice(source, dim, span.levels[-1], self.prefixes, self.indices, *bags, target)
+def _shares(prefixes: Prefixes, span: Sequence[int], costs: tuple[int, int], parts: int) -> np.ndarray:
+    """[parts + 1]: where in the order of prefixes each part of a span begins, and the end; of about equal cost."""
+    ends = np.empty(parts + 1, np.int64)
+    kernels_plan.share(prefixes.offsets, *span, *costs, ends)
+    return ends
 
-    def _bag_ends(self) -> list[int]:
-        """Where each thread's bags begin, and the end: equal shares of the indices."""
-        offsets, many = self.plan.bags.offsets, len(self.groups) - 1
-        shares = torch.arange(1, many) * self.plan.bags.nnz // many
-        return [0, *torch.searchsorted(offsets, shares).tolist(), self.plan.bags.count]
+
+def _aligned(rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+    """[rows, dim] that begins with a cache line, by numpy: it asks for huge pages, whose first touch costs far less."""
+    like = torch.empty(0, dtype=dtype).numpy()
+    raw = np.empty(rows * dim + 64, like.dtype)
+    first = -raw.ctypes.data % 64 // raw.itemsize
+    return torch.from_numpy(raw[first : first + rows * dim]).view(rows, dim)
 
 
 def sizes_of(shape: TTShape, itemsize: int) -> Sizes:
@@ -200,14 +223,6 @@ def _weights(plan: Plan, like: Tensor) -> np.ndarray:
     return (like.new_empty(0) if weights is None else weights.detach().to(like.dtype)).numpy()
 
 
-def _prefix_span(plan: Plan, span: Span) -> tuple[int, int]:
-    """The prefixes that are in the slice; of two cores they are not a level of the plan."""
-    if len(span.levels) > 1:
-        return span.levels[-2]
-    low, high = np.searchsorted(plan.grouped.starts, span.levels[0]).tolist()
-    return low, high
-
-
 def warm_up(dtype: torch.dtype) -> None:
     """Compiles (or loads) the kernels: a table of two rows, of bags of one index and of more, whole and in slices."""
     shape, work = TTShape((2, 2, 2), (2, 2, 2), (2, 2)), Work()
@@ -217,5 +232,5 @@ def warm_up(dtype: torch.dtype) -> None:
         made = plan(shape, Bags.of(rows, lengths, weights=torch.ones(length, dtype=dtype), dtype=dtype))
         for slices in (1, 2):
             job = Job.of(shape, cores, made, work, Threads())
-            grad = job.forward(made.cut(slices, (0, 1)))
+            grad = job.forward(slices)
             job.backward(grad, cores)

@@ -79,7 +79,7 @@ class Plan:
     @property
     def nbytes(self) -> int:
         own = sum(each.nbytes for level in self.levels for each in (level.parent, level.digit, level.starts))
-        own += 0 if self.grouped is None else self.grouped.order.nbytes + self.grouped.groups.nbytes
+        own += 0 if self.grouped is None else sum(each.nbytes for each in self.grouped[-3:])
         return self.bags.nbytes + self.order.nbytes + self.bag.nbytes + self.inverse.nbytes + own
 
     def cut(self, slices: int, widths: Sequence[int]) -> tuple[Span, ...]:
@@ -154,9 +154,10 @@ def _grouped(shape: TTShape, levels: list[tuple[np.ndarray, ...]]) -> Prefixes:
     else:
         starts = (_runs(parents) if parents.size else np.zeros(1)).astype(np.int32)
         upper, second = np.zeros(starts.size - 1, np.int32), parents[starts[:-1]]
-    order, groups = np.empty(second.size, np.int32), np.empty(shape.row_factors[-2] + 1, np.int64)
-    kernels_plan.group(second, groups, order)
-    return Prefixes(upper, starts, digits, indices, order, groups)
+    order, offsets = np.empty(second.size, np.int32), np.empty(second.size + 1, np.int32)
+    groups = np.empty(shape.row_factors[-2] + 1, np.int64)
+    kernels_plan.group(second, starts, groups, order, offsets)
+    return Prefixes(upper, starts, digits, indices, order, offsets, groups)
 
 
 def _sorted_words(shape: TTShape, rows: np.ndarray) -> tuple[np.ndarray, int]:

@@ -6,7 +6,7 @@ the way, so that its products never leave the cache. A thread has a range of gro
 slices of the middle core; what it adds to the first and the last core stays in its own buffer until `collect`.
 
 A core is flat: one-dimensional, its slices `step` apart. Whoever changes kernels_tiles.py puts its new digest here, so
-that no code that numba has cached is used any longer: sha256 5ddd4a506f28d202.
+that no code that numba has cached is used any longer: sha256 3a20db29b6df041a.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numba import njit
 from nestlab.embedding.tensor_train.kernels_tiles import (
     VECTOR_BYTES,
     fetch,
+    meet,
     scale,
     scale_add,
     tile,
@@ -31,6 +32,8 @@ from nestlab.embedding.tensor_train.kernels_tiles import (
 
 jit = njit(cache=True, nogil=True, error_model="numpy")
 
+SLICE, WHOLE, SINGLE = 0, 1, 2  # what `forward` writes
+FOUND = 512  # indices found before their rows are added
 WIDEST = 4 if VECTOR_BYTES == 64 else 2  # vectors of a tile of four rows: there are 32 registers, or 16
 
 
@@ -80,7 +83,9 @@ class Prefixes(NamedTuple):
 
     parents, starts: of every prefix, its first digit and its first row ([n_p], [n_p + 1] int32).
     digits, indices: of every row, its last digit and its first sorted index ([n_u], [n_u + 1] int32).
-    order, groups: [n_p] int32, the prefixes by second digit; [p2 + 1] int64, where each group begins.
+    order: [n_p] int32, the prefixes by second digit.
+    offsets: [n_p + 1] int32, the rows of prefixes before each one of `order`.
+    groups: [p2 + 1] int64, where the prefixes of each second digit begin in `order`.
     """
 
     parents: np.ndarray
@@ -88,6 +93,7 @@ class Prefixes(NamedTuple):
     digits: np.ndarray
     indices: np.ndarray
     order: np.ndarray
+    offsets: np.ndarray
     groups: np.ndarray
 
 
@@ -101,6 +107,20 @@ class Indices(NamedTuple):
     order: np.ndarray
     bag: np.ndarray
     weights: np.ndarray
+
+
+class Pooled(NamedTuple):
+    """Where unique rows go.
+
+    out: flat [bags, dim], written.
+    inverse, offsets: [nnz] int32, [bags + 1] int64: the unique row of each index, in the bags' order; where bags begin.
+    ends: [threads + 1] int64, where each thread's bags begin, and the end.
+    """
+
+    out: np.ndarray
+    inverse: np.ndarray
+    offsets: np.ndarray
+    ends: np.ndarray
 
 
 @jit
@@ -154,12 +174,13 @@ def pack_middle(g2, at, sizes, buffer, to):
 
 
 @jit
-def within(order, low, high, value):
-    """The first place in the ascending order[low:high] that is not below `value`."""
-    while low < high:
+def group_of(groups, place):
+    """The group that has a place of the order."""
+    low, high = 0, groups.size - 1
+    while high - low > 1:
         middle = (low + high) // 2
-        if order[middle] < value:
-            low = middle + 1
+        if groups[middle] <= place:
+            low = middle
         else:
             high = middle
     return low
@@ -203,49 +224,11 @@ def fetch_rows(pre, given, first, end, rows, dim):
 
 @jit
 def next_group(pre, group, end):
-    """The next group, before `end`, that has prefixes; or −1."""
-    for g in range(group + 1, end):
+    """The next group that has prefixes before place `end` of the order; or −1."""
+    for g in range(group + 1, pre.groups.size - 1):
         if pre.groups[g] < pre.groups[g + 1]:
-            return g
+            return g if pre.groups[g] < end else -1
     return -1
-
-
-@jit
-def forward(sizes, at, cores, pre, given, span, buffer, rows, single):
-    """Unique rows of the prefixes from span[0] to span[1] whose groups are span[2] to span[3].
-
-    Args:
-        at: the places in `buffer`, the thread's.
-        span: four whole numbers.
-        rows: flat [n, dim], written: unique rows from the first of prefix span[0] on; or, `single`, [bags, dim] of bags
-            of at most one index each: what is pooled.
-    """
-    size, dim = sizes.q1 * sizes.q2 * sizes.padded2, sizes.q1 * sizes.q2 * sizes.q3
-    base = np.int64(pre.starts[span[0]])
-    for g in range(span[2], span[3]):
-        low = within(pre.order, pre.groups[g], pre.groups[g + 1], span[0])
-        high = within(pre.order, low, pre.groups[g + 1], span[1])
-        if low == high:
-            continue
-        coming = next_group(pre, g, span[3]) * cores.middle_step
-        right, right_at = cores.middle, g * cores.middle_step
-        if sizes.padded2 != sizes.r2:
-            pack_middle(cores.middle, right_at, sizes, buffer, at.middle)
-            right, right_at = buffer, at.middle
-        for first in range(low, high, sizes.block):
-            end = min(first + sizes.block, high)
-            if single:
-                fetch_rows(pre, given, first, end, rows, dim)
-            soon = coming if first == low else -1
-            multiply_block(cores, pre, first, end, right, right_at, sizes, buffer, at.products, cores.middle, soon)
-            for i in range(first, end):
-                prefix = pre.order[i]
-                turn_product(sizes, buffer, at.products + (i - first) * size, at.turned)
-                for u in range(np.int64(pre.starts[prefix]), np.int64(pre.starts[prefix + 1])):
-                    to = np.int64(given.bag[pre.indices[u]]) if single else u - base
-                    multiply_row(cores, np.int64(pre.digits[u]), sizes, buffer, at, rows, to * dim)
-                    if single:
-                        copy_row(pre, given, u, rows, dim)
 
 
 @jit
@@ -260,31 +243,111 @@ def copy_row(pre, given, row, out, dim):
 
 
 @jit
-def pool(rows, dim, inverse, offsets, weights, first, end, out):
-    """out flat [bags, dim]: weighted sums of unique rows, of the bags from `first` to `end`; weights [nnz] or [0]."""
-    one = out.dtype.type(1)
+def pool(rows, dim, pooled, weights, first, end):
+    """Weighted sums of unique rows of the bags from `first` to `end`; weights [nnz] or [0]."""
+    out, offsets = pooled.out, pooled.offsets
     for b in range(first, end):
         if offsets[b] == offsets[b + 1]:
             out[b * dim : (b + 1) * dim] = 0
         for i in range(offsets[b], offsets[b + 1]):
-            weight = weights[i] if weights.size > 0 else one
+            weight = weights[i] if weights.size > 0 else out.dtype.type(1)
             if i == offsets[b]:
-                scale(out, b * dim, rows, np.int64(inverse[i]) * dim, dim, weight)
+                scale(out, b * dim, rows, np.int64(pooled.inverse[i]) * dim, dim, weight)
             else:
-                scale_add(out, b * dim, rows, np.int64(inverse[i]) * dim, dim, weight)
+                scale_add(out, b * dim, rows, np.int64(pooled.inverse[i]) * dim, dim, weight)
 
 
 @jit
-def pool_slice(rows, dim, span, pre, given, first, end, out):
-    """Adds the unique rows span[0] to span[1] to those of their bags that are from `first` to `end`.
+def pool_slice(rows, dim, place, stop, pre, given, first, end, out):
+    """Adds rows of the prefixes that stand in the order from `place` to `stop` to their bags from `first` to `end`.
 
-    `rows` begin at row span[0].
+    Which indices those are is found without a branch, some ahead: half of the guesses would be wrong.
     """
-    for u in range(span[0], span[1]):
-        for i in range(np.int64(pre.indices[u]), np.int64(pre.indices[u + 1])):
-            bag = np.int64(given.bag[i])
-            if first <= bag < end:
-                scale_add(out, bag * dim, rows, (u - span[0]) * dim, dim, weight_of(given, i, out))
+    at, found = np.int64(0), 0
+    row, index = np.empty(FOUND, np.int64), np.empty(FOUND, np.int64)
+    for k in range(place, stop):
+        for u in range(np.int64(pre.starts[pre.order[k]]), np.int64(pre.starts[pre.order[k] + 1])):
+            for i in range(np.int64(pre.indices[u]), np.int64(pre.indices[u + 1])):
+                row[found], index[found] = at, i
+                found += (given.bag[i] >= first) & (given.bag[i] < end)
+                if found == FOUND:
+                    add_found(rows, dim, row, index, found, given, out)
+                    found = 0
+            at += dim
+    add_found(rows, dim, row, index, found, given, out)
+
+
+@jit
+def add_found(rows, dim, row, index, found, given, out):
+    for k in range(found):
+        scale_add(out, np.int64(given.bag[index[k]]) * dim, rows, row[k], dim, weight_of(given, index[k], out))
+
+
+@jit
+def multiply_prefixes(sizes, at, cores, pre, given, place, stop, begin, buffer, rows, mode):
+    """Unique rows of the prefixes that stand in the order from `place` to `stop`, into `rows`; see `forward`.
+
+    Of a slice, rows begin with those of place `begin`.
+    """
+    size, dim = sizes.q1 * sizes.q2 * sizes.padded2, sizes.q1 * sizes.q2 * sizes.q3
+    g = group_of(pre.groups, place) if place < stop else -1
+    while g >= 0:
+        low, high = max(pre.groups[g], place), min(pre.groups[g + 1], stop)
+        coming = next_group(pre, g, stop)
+        right, right_at = cores.middle, g * cores.middle_step
+        if sizes.padded2 != sizes.r2:
+            pack_middle(cores.middle, right_at, sizes, buffer, at.middle)
+            right, right_at = buffer, at.middle
+        for first in range(low, high, sizes.block):
+            end = min(first + sizes.block, high)
+            if mode == SINGLE:
+                fetch_rows(pre, given, first, end, rows, dim)
+            soon = coming * cores.middle_step if first == low else -1
+            multiply_block(cores, pre, first, end, right, right_at, sizes, buffer, at.products, cores.middle, soon)
+            for i in range(first, end):
+                start = np.int64(pre.starts[pre.order[i]])
+                turn_product(sizes, buffer, at.products + (i - first) * size, at.turned)
+                for u in range(start, np.int64(pre.starts[pre.order[i] + 1])):
+                    to = u
+                    if mode == SINGLE:
+                        to = np.int64(given.bag[pre.indices[u]])
+                    elif mode == SLICE:
+                        to = np.int64(pre.offsets[i]) - np.int64(pre.offsets[begin]) + u - start
+                    multiply_row(cores, np.int64(pre.digits[u]), sizes, buffer, at, rows, to * dim)
+                    if mode == SINGLE:
+                        copy_row(pre, given, u, rows, dim)
+        g = coming
+
+
+@jit
+def forward(thread, sizes, at, cores, pre, given, pooled, parts, buffer, rows, mode, meeting):
+    """What one of the threads does of a look-up.
+
+    Args:
+        at: the places in `buffer`, the thread's.
+        parts: [slices, threads + 1] int64: where in the order of prefixes each thread's share begins, and the end.
+        rows: flat [n, dim], unique rows of a slice in the order of prefixes (mode SLICE), or of all as in the plan
+            (WHOLE); of bags of at most one index it is not needed (SINGLE).
+        meeting: [1] int64, zero.
+    """
+    threads, dim, met = parts.shape[1] - 1, sizes.q1 * sizes.q2 * sizes.q3, 0
+    first, end = pooled.ends[thread], pooled.ends[thread + 1]
+    if mode == SLICE:
+        pooled.out[first * dim : end * dim] = 0
+    target = pooled.out if mode == SINGLE else rows
+    for s in range(parts.shape[0]):
+        low, high = parts[s, thread], parts[s, thread + 1]
+        multiply_prefixes(sizes, at, cores, pre, given, low, high, parts[s, 0], buffer, target, mode)
+        if mode == SINGLE:
+            continue
+        met += threads
+        meet(meeting, met)
+        if mode == WHOLE:
+            pool(rows, dim, pooled, given.weights, first, end)
+        else:
+            pool_slice(rows, dim, parts[s, 0], parts[s, threads], pre, given, first, end, pooled.out)
+            met += threads
+            meet(meeting, met)
 
 
 @jit
@@ -411,7 +474,7 @@ def backward(sizes, at, cores, pre, given, span, grad, into, buffer, seen_first,
             right, right_at, target, target_at = buffer, at.middle, buffer, at.middle_grads
             buffer[target_at : target_at + sizes.r1 * columns] = 0
         turn_middle(right, right_at, sizes, buffer, at.middle_turned)
-        coming = next_group(pre, g, span[1]) * cores.middle_step
+        coming = next_group(pre, g, pre.groups[span[1]]) * cores.middle_step
         for first in range(pre.groups[g], pre.groups[g + 1], sizes.block):
             end = min(first + sizes.block, pre.groups[g + 1])
             fetch_rows(pre, given, first, end, grad, dim)

@@ -117,32 +117,44 @@ def scan(words, bits, factors, order, inverse, parents, digits, starts, counts):
 
 
 @jit
-def group(digits, starts, order):
-    """A stable counting sort of digits [n] int32 in [0, p): order [n] int32, starts [p + 1] int64 of the runs."""
-    starts[:] = 0
+def group(digits, starts, groups, order, offsets):
+    """Prefixes by their last digit: a stable counting sort.
+
+    Args:
+        digits: [n] int32 in [0, p).
+        starts: [n + 1] int32, the first row of each prefix.
+        groups: [p + 1] int64, written: where the prefixes of each digit begin, and the end.
+        order: [n] int32, written: the prefixes, sorted.
+        offsets: [n + 1] int32, written: rows of the prefixes before each one of `order`.
+    """
+    groups[:] = 0
     for i in range(digits.size):
-        starts[digits[i] + 1] += 1
-    for d in range(starts.size - 1):
-        starts[d + 1] += starts[d]
-    place = starts[:-1].copy()
+        groups[digits[i] + 1] += 1
+    for d in range(groups.size - 1):
+        groups[d + 1] += groups[d]
+    place = groups[:-1].copy()
     for i in range(digits.size):
         order[place[digits[i]]] = i
         place[digits[i]] += 1
+    offsets[0] = 0
+    for i in range(order.size):
+        offsets[i + 1] = offsets[i] + starts[order[i] + 1] - starts[order[i]]
 
 
 @jit
-def share(starts, order, groups, prefix_cost, row_cost, ends):
-    """ends [threads + 1] int64, written: groups shared out in runs of about equal cost; see `Prefixes`."""
-    total = np.int64(starts.size - 1) * prefix_cost + np.int64(starts[-1]) * row_cost
-    cost, thread, many = np.int64(0), 1, ends.size - 1
-    ends[0] = 0
-    for g in range(groups.size - 1):
-        before = cost
-        for i in range(groups[g], groups[g + 1]):
-            cost += prefix_cost + row_cost * np.int64(starts[order[i] + 1] - starts[order[i]])
-        while thread < many and before + cost >= 2 * total * thread // many:
-            ends[thread] = g
-            thread += 1
-    while thread <= many:
-        ends[thread] = groups.size - 1
-        thread += 1
+def share(offsets, first, end, prefix_cost, row_cost, ends):
+    """ends [parts + 1] int64, written: prefixes of the order, from `first` to `end`, in parts of about equal cost."""
+    parts, rows = ends.size - 1, np.int64(offsets[first])
+    total = (end - first) * prefix_cost + (np.int64(offsets[end]) - rows) * row_cost
+    ends[0] = first
+    for part in range(1, parts):
+        low, high = ends[part - 1], end
+        while low < high:
+            middle = (low + high) // 2
+            cost = (middle - first) * prefix_cost + (np.int64(offsets[middle]) - rows) * row_cost
+            if cost * parts < total * part:
+                low = middle + 1
+            else:
+                high = middle
+        ends[part] = low
+    ends[parts] = end

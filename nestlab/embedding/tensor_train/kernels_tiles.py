@@ -12,10 +12,15 @@ from __future__ import annotations
 
 import llvmlite.binding
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
+jit = njit(cache=True, nogil=True, error_model="numpy")
+
+_SPINS = 2000  # some microseconds; then the processor is left to others, who may be who is waited for
+_yield = types.ExternalFunction("sched_yield", types.int32())
 VECTOR_BYTES = 64 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 32
 
 
@@ -347,6 +352,42 @@ def _scale(add: bool):
 
 
 scale, scale_add = _scale(False), _scale(True)
+
+
+@intrinsic
+def _arrive(typing_context, counter):
+    """counter[0] += 1 for all threads to see, and everything written before."""
+    signature = types.void(counter)
+
+    def codegen(context, builder, signature, args):
+        data = make_array(signature.args[0])(context, builder, args[0]).data
+        builder.atomic_rmw("add", data, ir.Constant(ir.IntType(64), 1), "acq_rel")
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def _arrived(typing_context, counter):
+    """counter[0], as the threads left it, and everything they wrote before."""
+    signature = types.int64(counter)
+
+    def codegen(context, builder, signature, args):
+        data = make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.load_atomic(data, "acquire", 8)
+
+    return signature, codegen
+
+
+@jit
+def meet(counter, total):
+    """Waits until threads have come here `total` times, this one included; counter [1] int64, zero at first."""
+    _arrive(counter)
+    spins = 0
+    while _arrived(counter) < total:
+        spins += 1
+        if spins > _SPINS:
+            _yield()
 
 
 @intrinsic

@@ -57,24 +57,26 @@ class EcoRec:
 
     def forward(self, shape: TTShape, cores: Sequence[Tensor], plan: Plan, work: Work) -> Tensor:
         if self._kernels_take(plan, cores):
-            widths = (0,) * (shape.cores - 2) + (shape.dim,)  # products never leave their block, rows do
-            spans = self._spans(plan, widths, cores[0])
-            return ecorec_cores.forward(shape, cores, plan, work, spans, self._threads)
-        spans = self._spans(plan, ecorec_torch.widths(shape), cores[0])
-        return ecorec_torch.forward(shape, cores, plan, work, spans)
+            slices = self._slices(plan.unique * shape.dim, cores[0])  # products never leave their block, rows do
+            return ecorec_cores.forward(shape, cores, plan, work, slices, self._threads)
+        return ecorec_torch.forward(shape, cores, plan, work, self._spans(shape, plan, cores[0]))
 
     def backward(
         self, shape: TTShape, cores: Sequence[Tensor], plan: Plan, grad: Tensor, into: Sequence[Tensor], work: Work
     ) -> None:
         if self._kernels_take(plan, cores):
             return ecorec_cores.backward(shape, cores, plan, grad, into, work, self._threads)
-        spans = self._spans(plan, ecorec_torch.widths(shape), cores[0])
-        ecorec_torch.backward(shape, cores, plan, grad, into, work, spans)
+        ecorec_torch.backward(shape, cores, plan, grad, into, work, self._spans(shape, plan, cores[0]))
 
-    def _spans(self, plan: Plan, widths: Sequence[int], like: Tensor) -> tuple[Span, ...]:
-        held = like.element_size() * sum(n * width for n, width in zip(plan.prefixes, widths, strict=True))
+    def _spans(self, shape: TTShape, plan: Plan, like: Tensor) -> tuple[Span, ...]:
+        widths = ecorec_torch.widths(shape)
+        held = sum(n * width for n, width in zip(plan.prefixes, widths, strict=True))
+        return plan.cut(self._slices(held, like), widths)
+
+    def _slices(self, held: int, like: Tensor) -> int:
+        """How many, where one would hold so many numbers."""
         budget = self.budget or (BUDGET if like.device.type == "cpu" else DEVICE_BUDGET)
-        return plan.cut(self.slices or max(1, -(-held // budget)), widths)
+        return self.slices or max(1, -(-held * like.element_size() // budget))
 
     def _kernels_take(self, plan: Plan, cores: Sequence[Tensor]) -> bool:
         known = all(core.dtype in (torch.float32, torch.float64) for core in cores)
