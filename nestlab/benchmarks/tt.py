@@ -3,9 +3,11 @@
 8 million rows × 64 as 200³ × 4³, one index a bag. Ids: `ranked`, skewed as Zipf 1.05 with hot rows beside each other,
 as EL-Rec's reordering leaves them; `hashed`, the same skew scattered; `uniform`. A step is prepare (sorting and
 deduplication), forward and backward. TT-Rec and EL-Rec run at the best of three chunks, each as one batched product a
-core and as products grouped by the middle core's slice. `ecorec, torch` is EcoRec without its kernels. Memory is that
-of bags of several indices, whose rows have to wait until they are pooled: automatic slices against one. A pause before
-each piece of work lets torch's worker end its spin.
+core and as products grouped by the middle core's slice, on two threads or, where that is quicker, on one. `ecorec,
+torch` is EcoRec without its kernels. Memory is that of bags of several indices, whose rows have to wait until they are
+pooled: automatic slices against one. A pause before each piece of work lets torch's worker end its spin.
+
+The keys `…_batched` are against the best batched product a core, which is what TT-Rec's and EL-Rec's own code does.
 
 Prediction, from multiplications (TT-Rec does 4·E1 + 3·E2 an index, EcoRec 4·n_p·E1 + 3·n_u·E2) and rates (a kernel
 whose sums stay in registers: 60 % of a large GEMM's rate; grouped products: 35 %, batched ones: 15 %): ranked 9 and 4,
@@ -14,7 +16,7 @@ hashed 6 and 3, uniform 3.5 and 3.5 times TT-Rec and EL-Rec; gflops_share 0.6; m
 
 from __future__ import annotations
 
-import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -54,7 +56,7 @@ class Scale:
 
 
 def run(scale: Scale | None = None) -> dict:
-    """Measures; about four minutes at the default scale."""
+    """Measures; about three minutes at the default scale on two free cores; says on standard error where it is."""
     scale = scale or Scale()
     threads = torch.get_num_threads()
     torch.set_num_threads(scale.threads)
@@ -80,6 +82,17 @@ class _Case:
         return bags(self.rows, length)
 
 
+@dataclass(frozen=True)
+class _Setting:
+    """How a scheme is run."""
+
+    scheme: Scheme
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.scheme.chunk} {'grouped' if self.scheme.grouped else 'batched'}, {self.threads} thread(s)"
+
+
 @dataclass(eq=False)
 class _Step:
     """One step of a scheme, and what it cost.
@@ -89,7 +102,7 @@ class _Step:
         work: of the last step.
     """
 
-    scheme: Scheme
+    setting: _Setting
     case: _Case
     bags: Bags
     grad: Tensor
@@ -97,12 +110,13 @@ class _Step:
     work: Work = field(default_factory=Work)
 
     def __call__(self) -> Tensor:
-        self.work, case = Work(), self.case
+        torch.set_num_threads(self.setting.threads)
+        self.work, case, scheme = Work(), self.case, self.setting.scheme
         start = time.perf_counter()
-        plan = self.scheme.prepare(case.shape, self.bags)
+        plan = scheme.prepare(case.shape, self.bags)
         self.prepared.append(time.perf_counter() - start)
-        pooled = self.scheme.forward(case.shape, case.cores, plan, self.work)
-        self.scheme.backward(case.shape, case.cores, plan, self.grad, case.into, self.work)
+        pooled = scheme.forward(case.shape, case.cores, plan, self.work)
+        scheme.backward(case.shape, case.cores, plan, self.grad, case.into, self.work)
         return pooled
 
 
@@ -114,6 +128,7 @@ def _cases(scale: Scale) -> Iterator[_Case]:
         cores = [torch.randn(size, generator=generator) * 0.1 for size in sizes]
         for batch in scale.batches:
             for ids in IDS:
+                print(f"bench tt: rank {rank}, batch {batch:,}, {ids}", file=sys.stderr, flush=True)
                 yield _Case(shape, ids, draw(ids, shape.rows, batch), cores, [torch.zeros(size) for size in sizes])
 
 
@@ -121,24 +136,30 @@ def _speed(case: _Case, scale: Scale) -> list[dict]:
     """A row a scheme; and the rate of a GEMM, taken in the same turns."""
     given = case.bags(1)
     grad = torch.randn(given.count, case.shape.dim, generator=torch.Generator().manual_seed(2))
-    tried = {name: _try_settings(name, case, given, grad, scale) for name in _BASELINES}
-    schemes = {name: min(each, key=lambda baseline: each[baseline]) for name, each in tried.items()}
-    schemes |= {"ecorec": EcoRec(slices=0), "ecorec, torch": EcoRec(slices=0, kernels=False)}
-    steps = {name: _Step(scheme, case, given, grad) for name, scheme in schemes.items()}
+    tried = {name: _try_settings(scheme, case, given, grad, scale) for name, scheme in _BASELINES.items()}
+    settings = {name: min(each, key=lambda setting: each[setting]) for name, each in tried.items()}
+    settings["ecorec"] = _Setting(EcoRec(slices=0), scale.threads)
+    settings["ecorec, torch"] = _Setting(EcoRec(slices=0, kernels=False), scale.threads)
+    steps = {name: _Step(setting, case, given, grad) for name, setting in settings.items()}
     _require_equal({name: step() for name, step in steps.items()})
     large = torch.randn(scale.gemm, scale.gemm)
-    taken = _in_turns({**steps, _GEMM: lambda: large @ large}, scale)
+    taken = _in_turns({**steps, _GEMM: lambda: _gemm(large, scale)}, scale)
     gemm = 2e-9 * scale.gemm**3 / float(np.median(taken[_GEMM]))
     shares = _shares(case, given)
     return [
         {
             **_row(case, name, taken[name], steps[name]),
-            **(_settings(schemes[name], tried[name]) if name in tried else {}),
+            **(_settings(settings[name], tried[name]) if name in tried else {}),
             **shares,
-            **{"gemm_gflops": round(gemm, 1), "repeats": scale.repeats, "threads": scale.threads},
+            **{"gemm_gflops": round(gemm, 1), "repeats": scale.repeats, "threads": settings[name].threads},
         }
-        for name in schemes
+        for name in settings
     ]
+
+
+def _gemm(large: Tensor, scale: Scale) -> Tensor:
+    torch.set_num_threads(scale.threads)
+    return large @ large
 
 
 def _memory(case: _Case, scale: Scale) -> list[dict]:
@@ -148,7 +169,7 @@ def _memory(case: _Case, scale: Scale) -> list[dict]:
     given = case.bags(scale.pooled)
     grad = torch.randn(given.count, case.shape.dim, generator=torch.Generator().manual_seed(2))
     schemes = {"one slice": EcoRec(), "automatic slices": EcoRec(slices=0)}
-    steps = {name: _Step(scheme, case, given, grad) for name, scheme in schemes.items()}
+    steps = {name: _Step(_Setting(each, scale.threads), case, given, grad) for name, each in schemes.items()}
     _require_equal({name: step() for name, step in steps.items()})
     taken = _in_turns(steps, scale)
     return [
@@ -156,24 +177,33 @@ def _memory(case: _Case, scale: Scale) -> list[dict]:
     ]
 
 
-def _try_settings(name: str, case: _Case, given: Bags, grad: Tensor, scale: Scale) -> dict[Scheme, float]:
-    """Seconds of a baseline, one run each: every chunk, batched and grouped."""
+def _try_settings(baseline: type, case: _Case, given: Bags, grad: Tensor, scale: Scale) -> dict[_Setting, float]:
+    """Seconds of a baseline, one run each: every chunk, batched and grouped; the best of either on one thread too."""
     seconds = {}
-    for chunk, grouped in itertools.product(scale.chunks, (False, True)):
-        scheme = _BASELINES[name](chunk, grouped)
-        step = _Step(scheme, case, given, grad)
+
+    def run(scheme: Scheme, threads: int) -> None:
+        step = _Step(_Setting(scheme, threads), case, given, grad)
         for _ in range(2):  # again where the first run is short enough to suffer from being the first
-            seconds[scheme] = float(interleave({"": step}, 1, 0, lambda _: time.sleep(scale.pause))[""][0, 0])
-            if seconds[scheme] > _LONG:
+            taken = interleave({"": step}, 1, 0, lambda _: time.sleep(scale.pause))
+            seconds[step.setting] = float(taken[""][0, 0])
+            if seconds[step.setting] > _LONG:
                 break
+
+    for grouped in (False, True):
+        schemes = [baseline(chunk, grouped) for chunk in scale.chunks]
+        for scheme in schemes:
+            run(scheme, scale.threads)
+        if scale.threads > 1:
+            run(min(schemes, key=lambda scheme: seconds[_Setting(scheme, scale.threads)]), 1)
     return seconds
 
 
-def _settings(best: Scheme, tried: dict[Scheme, float]) -> dict:
+def _settings(best: _Setting, tried: dict[_Setting, float]) -> dict:
     """Of a baseline: what it ran with, and the milliseconds of each setting in one run."""
-    batched = min(seconds for scheme, seconds in tried.items() if not scheme.grouped)
-    each = {f"{s.chunk} {'grouped' if s.grouped else 'batched'}": round(1e3 * t, 2) for s, t in tried.items()}
-    return {"chunk": best.chunk, "grouped": best.grouped, "tried_ms": each, "batched_ms": round(1e3 * batched, 2)}
+    batched = min(seconds for setting, seconds in tried.items() if not setting.scheme.grouped)
+    each = {str(setting): round(1e3 * seconds, 2) for setting, seconds in tried.items()}
+    chosen = {"chunk": best.scheme.chunk, "grouped": best.scheme.grouped}
+    return {**chosen, "tried_ms": each, "batched_ms": round(1e3 * batched, 2)}
 
 
 def _in_turns(work: dict[str, Callable[[], object]], scale: Scale) -> dict[str, np.ndarray]:
