@@ -17,7 +17,7 @@ class DenseOutput(NamedTuple):
     """
 
     losses: Tensor
-    predictions: Tensor  # [B], probabilities
+    predictions: Tensor  # [B] probabilities, or [B, k]: of several tasks, or the state that a ranking goes by
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from nestlab.pipeline.turns import TablesInFlight
 
 
 def predict(step: TrainStep, loader: Iterable[Batch]) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and predicted probabilities of all ranks, [n] float32 each; the dense part runs in evaluation mode."""
+    """Labels [n] and predictions of all ranks, [n] or, of k > 1 a sample, [n, k], float32; dropout is off."""
     dense = step.model.dense
     was_training = dense.training
     dense.eval()
@@ -38,15 +38,16 @@ def _everyones(step: TrainStep, batches: Iterator[Batch]) -> Iterator[tuple[Tens
             return
         tables = step.tables.look(batch, batch is not step.filler) if step.tables is not None else None
         own = _own(step, batch, routed, rows, tables)
-        both = gather_samples(step.transport, torch.stack([each.float() for each in own], dim=1))
-        yield both[:, 0], both[:, 1]
+        columns = [each.float() if each.dim() > 1 else each.float().unsqueeze(1) for each in own]
+        both = gather_samples(step.transport, torch.cat(columns, dim=1))
+        yield both[:, 0], both[:, 1:].squeeze(1)
 
 
 def _own(
     step: TrainStep, batch: Batch, routed: RoutedBatch, rows: list[Tensor], tables: TablesInFlight | None
 ) -> tuple[Tensor, Tensor]:
     if batch is step.filler:
-        return batch.labels, batch.labels
+        return batch.labels, batch.labels.new_empty(0, 0)  # it does not know how many predictions a sample has
     inputs = batch.to(step.device)
     embedded = embed(rows, routed.parts[0], batch.size)
     if step.tables is not None:

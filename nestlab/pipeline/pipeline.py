@@ -154,7 +154,7 @@ class Pipeline:
 
     @torch.no_grad()
     def evaluate(self, loader: Iterable[Batch]) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and predicted probabilities, [n] float32 each. Changes nothing: no insert, no count, no weight.
+        """Labels [n] and predictions, [n] or, of k > 1 a sample, [n, k]; float32. Changes nothing that is learnt.
 
         Raises:
             RuntimeError: batches are in flight; `drain()` first.

@@ -116,11 +116,11 @@ class Rows:
 
 
 def gather_samples(transport: Transport, values: Tensor) -> Tensor:
-    """[n, k] of every rank, by rank, joined; n may differ. A collective on KEYS, with nothing in flight."""
+    """[n] or [n, k] of every rank, by rank, joined; n may differ, and k where n is 0. On KEYS, nothing in flight."""
     if transport.mesh.world_size == 1:
         return values
-    sizes = transport.all_gather(Channel.KEYS, torch.tensor([values.shape[0]])).reshape(-1).tolist()
-    padded = values.new_zeros(max(sizes), *values.shape[1:])
-    padded[: values.shape[0]] = values
+    shapes = transport.all_gather(Channel.KEYS, torch.tensor([values.shape])).flatten(0, -2)
+    padded = values.new_zeros(*shapes.amax(0).tolist())
+    padded[tuple(map(slice, values.shape))] = values
     everyone = transport.all_gather(Channel.KEYS, padded)
-    return torch.cat([everyone[rank][:size] for rank, size in enumerate(sizes)])
+    return torch.cat([everyone[rank][:size] for rank, size in enumerate(shapes[:, 0].tolist())])

@@ -42,7 +42,7 @@ class StepOutput:
 
     batch: int
     loss: Tensor
-    predictions: Tensor  # [B]
+    predictions: Tensor  # [B] or [B, k]
     labels: Tensor  # [B]
 
 
