@@ -149,7 +149,7 @@ def _draw(axes, rows: pd.DataFrame, column: str) -> None:
         label = f"{name} ({'the article' if name in LABELLED else 'the code'})"
         axes.plot(line["slices"], factor * line[column], label=label, **plotting.series_style(number))
     slices = sorted(set(rows["slices"]))
-    axes.set(xscale="log", xlabel="slices", ylim=(0, None))
+    axes.set(xscale="log", xlabel="slices", ylim=(0, 1.08 * factor * rows[column].max()))
     axes.set_xticks(slices, [str(n) for n in slices])
     axes.minorticks_off()
 
