@@ -16,15 +16,11 @@ from nestlab.experiments.two_tier.claims import combine
 __all__ = ["NOTEBOOK", "OPEN", "beside", "combine", "expected", "still_open"]
 
 NOTEBOOK = "notebooks/10_nestpipe.ipynb"
-_ACCURACY = "takes the accuracy study, with ranking metrics, which is not part of this notebook yet"
 _CUDA = "takes an accelerator: there is no pinned memory and no copy to a device on the CPU"
 # Of the claims that name the notebook, those that it leaves open, and why.
 OPEN = {
-    "NP-P-006": _ACCURACY,
     "NP-P-013": _CUDA,
     "NP-P-014": _CUDA,
-    "NP-P-055": _ACCURACY,
-    "NP-P-056": _ACCURACY,
     "NP-P-061": "takes a sequence model, which is not there yet",
     "NP-P-062": "the tables carry step time, samples a second, speed-up, exposed share and utilisation; HR, NDCG and "
     "scaling efficiency are not there yet",
