@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
-import pandas as pd
-
 from nestlab.experiments import claims as register
-from nestlab.experiments.claims import Answer
-from nestlab.experiments.nestpipe.claims import NOT_JUDGED
-from nestlab.experiments.nestpipe.tables import rounded
-from nestlab.experiments.two_tier import claims as two_tier
-from nestlab.experiments.two_tier.claims import combine
+from nestlab.experiments.answering import NOT_JUDGED, Answering, combine
 
-__all__ = ["NOTEBOOK", "OPEN", "beside", "combine", "expected", "register", "still_open"]
+__all__ = ["ANSWERING", "NOTEBOOK", "NOT_JUDGED", "OPEN", "beside", "combine", "expected", "register", "still_open"]
 
 NOTEBOOK = "notebooks/40_ecorec.ipynb"
 _SIMULATED = "takes the simulator of a cluster, which is not there yet"
@@ -43,37 +33,5 @@ _UNITS = {
     "ER-P-055": "× the table as it is",
     "RL-P-026": "× the prefixes of hashed ids",
 }
-_ELSE = "no real rows under data_root, or too small a scale"
-
-
-def beside(answers: Iterable[Answer], judged: bool = True) -> pd.DataFrame:
-    """A row a claim: published, obtained with its unit, the verdict (where the run is to be judged), and a note."""
-    found = two_tier.beside(answers)
-    obtained = [_with_unit(*each) for each in zip(found["claim"], found["obtained"], strict=True)]
-    found["obtained"] = pd.Series(obtained, index=found.index, dtype=object)
-    return found if judged else found.assign(verdict=NOT_JUDGED)
-
-
-def _with_unit(claim_id: str, obtained: Any) -> str:
-    """A truth as yes or no: whether all parts of the sentence held."""
-    if isinstance(obtained, bool | np.bool_):
-        return "yes" if obtained else "no"
-    unit = _UNITS.get(claim_id) or register.claim(claim_id).unit or ""
-    values = obtained if isinstance(obtained, list | tuple) else [obtained]
-    return f"{', '.join(map(rounded, values))} {'' if unit == '1' else unit}".strip()
-
-
-def expected() -> list[str]:
-    """The ids of all claims whose command names the notebook."""
-    return [claim.id for claim in register.claims() if claim.command and NOTEBOOK in claim.command]
-
-
-def still_open(answers: Iterable[Answer]) -> pd.DataFrame:
-    """The claims that name the notebook and got no answer, each with the reason."""
-    given = {answer.claim_id for answer in answers}
-    rows = [
-        {"claim": i, "sentence": register.claim(i).sentence, "reason": OPEN.get(i, _ELSE)}
-        for i in expected()
-        if i not in given
-    ]
-    return pd.DataFrame(rows, columns=["claim", "sentence", "reason"])
+ANSWERING = Answering(NOTEBOOK, OPEN, _UNITS)
+beside, expected, still_open = ANSWERING.beside, ANSWERING.expected, ANSWERING.still_open
