@@ -32,6 +32,7 @@ from nestlab.data.kuairand_prepare import ROLES, KuaiRandOptions, prepare_kuaira
 from nestlab.data.loader import Loader
 from nestlab.data.prepare import Prepared, PrepareOptions
 from nestlab.data.registry import Request, Source, register, register_family
+from nestlab.data.sequences import SequenceData, SequenceOptions
 from nestlab.data.twins import is_twin
 from nestlab.errors import UserError
 
@@ -85,6 +86,16 @@ class KuaiRand(Dataset):
         """
         collate = RankCollator(self.joiner, Events(self.prepared.folder), Reading(label, history, tuple(sequences)))
         return Loader(self.table, self._mapped(collate), self.rows(split), batch_size, **order)
+
+    def sequences(self, options: SequenceOptions | None = None) -> SequenceData:
+        """Users' histories as samples of their own; see `nestlab.data.sequences`.
+
+        Raises:
+            UserError: nothing is left of what the options ask for.
+        """
+        place, seen = (self.table.column(name).to_numpy() for name in ("place", "seen"))
+        events = Events(self.prepared.folder)
+        return SequenceData(self.info, events, place[seen == 0], options or SequenceOptions())
 
     def feature_columns(self, rows: pa.Table) -> dict[str, pa.Array]:
         """As Dataset's: joined from the feature tables."""

@@ -1,0 +1,94 @@
+"""Windows of users' events → batches, and negatives that hang on nothing but seed, epoch and sample."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from nestlab.batch import Batch
+from nestlab.data.loader import Loader, Position
+
+if TYPE_CHECKING:
+    from nestlab.data.sequences import SequenceOptions
+
+FEATURES = ("item", "target", "action", "time", "negative")
+
+
+class SequenceCollator:
+    """A table of samples → a Batch of FEATURES.
+
+    Attributes:
+        epoch: that negatives are drawn for.
+    """
+
+    def __init__(
+        self,
+        events: Mapping[str, np.ndarray],
+        kept: np.ndarray | None,
+        items: np.ndarray,
+        options: SequenceOptions,
+        item_weights: np.ndarray | None = None,
+    ) -> None:
+        self._events, self._kept, self._items, self._options = events, kept, items, options
+        self._cumulated = None if item_weights is None else np.cumsum(item_weights / item_weights.sum())
+        self.epoch = 0
+
+    def __call__(self, rows: pa.Table) -> Batch:
+        sample, end, length = (rows.column(name).to_numpy() for name in ("sample", "end", "length"))
+        ends = np.cumsum(length)
+        inputs = np.repeat(end - ends, length) + np.arange(ends[-1] if len(ends) else 0)
+        item, target = self._events_at("video_id", inputs), self._events_at("video_id", inputs + 1)
+        action, time = self._events_at("action", inputs), self._events_at("time_ms", inputs)
+        negative = self._negatives(sample)
+        ids = np.concatenate([item, target, action.astype(np.int64), time, negative.ravel()])
+        lengths = np.concatenate([*[length] * 4, np.full(len(sample), negative.shape[1])])
+        return Batch(
+            dense=torch.zeros(len(sample), 0),
+            features=FEATURES,
+            ids=torch.from_numpy(ids),
+            lengths=torch.from_numpy(lengths.astype(np.int64)),
+            labels=torch.from_numpy(sample.astype(np.float32)),
+            weights=torch.from_numpy(length.astype(np.float32)),
+        )
+
+    def _events_at(self, name: str, where: np.ndarray) -> np.ndarray:
+        return np.asarray(self._events[name][where if self._kept is None else self._kept[where]])
+
+    def _negatives(self, sample: np.ndarray) -> np.ndarray:
+        """[B, K] int64."""
+        count = self._options.negatives
+        drawn = random_bits(self._options.seed, self.epoch, sample[:, None] * count + np.arange(count))
+        if self._cumulated is None:
+            place = drawn % np.uint64(len(self._items))
+        else:
+            shares = (drawn >> np.uint64(11)) * 2.0**-53
+            place = np.searchsorted(self._cumulated, shares, side="right").clip(max=len(self._items) - 1)
+        return self._items[place.astype(np.int64)]
+
+
+class SequenceLoader(Loader):
+    """A loader whose batches know their epoch."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        begin, self.start = self.start, Position(self.start.epoch + 1)
+        own = copy.copy(self)  # two iterations may be under way at once, each in an epoch of its own
+        own._collate = copy.copy(self._collate)
+        own._collate.epoch = begin.epoch
+        return own._shuffled(begin) if self.shuffle else own._ordered(begin)
+
+
+def random_bits(seed: int, epoch: int, counter: np.ndarray) -> np.ndarray:
+    """uint64 of the counter's shape: a hash of the three (SplitMix64's finaliser), so that nothing has an order."""
+    key = _mixed(np.array([seed, epoch], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return _mixed(_mixed(counter.astype(np.uint64) + key[0]) + key[1])
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
