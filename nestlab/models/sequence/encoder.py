@@ -1,0 +1,190 @@
+"""What the encoders share: layers over blocks, causal masks, the bias of places and times.
+
+Source of the bias: HSTU (Zhai et al., 2024, arXiv 2402.17152); buckets are powers of two of the milliseconds between
+two events.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nestlab.errors import UserError
+from nestlab.models.sequence.jagged import Block, blocks_of, joined
+
+TIME_BUCKETS = 48  # 2^47 ms are four thousand years
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of an encoder.
+
+    Attributes:
+        dim: width of an event, D.
+        blocks: layers.
+        heads: of attention.
+        longest: events of the longest window; also what pointwise attention is divided by.
+        head_dim: of queries, keys and values; None: dim / heads.
+        hidden: of the feed-forward part, as a multiple of dim.
+        dropout: of what each layer adds.
+        seed: of the initial weights.
+    """
+
+    dim: int
+    blocks: int = 2
+    heads: int = 1
+    longest: int = 200
+    head_dim: int | None = None
+    hidden: float = 4.0
+    dropout: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "blocks", "heads", "longest"):
+            if getattr(self, name) < 1:
+                raise UserError(f"encoder: {name}={getattr(self, name)}: choose 1 or more")
+        if self.head_dim is None and self.dim % self.heads:
+            raise UserError(f"encoder: {self.heads} heads do not divide dim={self.dim}; give head_dim, or other heads")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"encoder: dropout={self.dropout}: choose 0 … 1, without 1")
+
+    @property
+    def width(self) -> int:
+        """Of one head."""
+        return self.head_dim or self.dim // self.heads
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A block's padded times, in the forms that layers ask for.
+
+    Attributes:
+        block: whose they are.
+        causal: [L, L] bool, whether an event sees another: itself and earlier ones.
+        buckets: [b, L, L] int32, of the time from the other event to it.
+    """
+
+    block: Block
+    causal: Tensor
+    buckets: Tensor | None
+
+
+class Encoder(nn.Module):
+    """Layers over jagged sequences; a subclass gives the layers.
+
+    Attributes:
+        timed: whether layers look at `Window.buckets`.
+        placed: whether it has `positions` [longest, D].
+    """
+
+    timed, placed = True, False
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.size = size
+        self.positions = nn.Parameter(torch.empty(size.longest, size.dim)) if self.placed else None
+        self.layers = nn.ModuleList(self.layer(size) for _ in range(size.blocks))
+        initialise_all(self, size.seed)
+
+    def layer(self, size: Size) -> nn.Module:
+        """A new layer: `forward(x [b, L, D], window) -> [b, L, D]`."""
+        raise NotImplementedError
+
+    def prepare(self, x: Tensor, block: Block) -> Tensor:
+        """What the first layer gets, of x [b, L, D]."""
+        return x
+
+    def forward(self, x: Tensor, lengths: Tensor, time: Tensor) -> Tensor:
+        """[n, D] of events x [n, D] at `time` [n] int64, milliseconds; lengths [B] of the windows.
+
+        Raises:
+            UserError: a window is longer than the encoder's longest.
+        """
+        blocks = blocks_of(lengths)
+        if not blocks:
+            return x
+        if blocks[-1].shape[1] > self.size.longest:
+            raise UserError(
+                f"encoder: a window of {blocks[-1].shape[1]} events; the longest is {self.size.longest}: raise it, or "
+                "shorten the history"
+            )
+        return joined([self._encode(x, block, time) for block in blocks], blocks)
+
+    def _encode(self, x: Tensor, block: Block, time: Tensor) -> Tensor:
+        longest = block.shape[1]
+        causal = torch.ones(longest, longest, dtype=torch.bool, device=x.device).tril()
+        window = Window(block, causal, buckets_of(time[block.index]) if self.timed else None)
+        states = self.prepare(x[block.index], block)
+        for layer in self.layers:
+            states = layer(states, window)
+        return states
+
+    def flops(self, lengths: Tensor) -> int:
+        """Of a forward pass without padding, two a multiplication with its addition; products of matrices alone.
+
+        Attention is counted over all pairs of a window, as it is computed.
+        """
+        events = int(lengths.sum())
+        pairs = int((lengths.long() ** 2).sum())
+        return self.size.blocks * (events * self.event_flops() + pairs * self.pair_flops())
+
+    def event_flops(self) -> int:
+        """Of one layer and event."""
+        raise NotImplementedError
+
+    def pair_flops(self) -> int:
+        """Of one layer and pair of events."""
+        raise NotImplementedError
+
+
+class RelativeBias(nn.Module):
+    """A number for each distance of places, and one for each bucket of time between two events."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.empty(longest))
+        self.time = nn.Parameter(torch.empty(TIME_BUCKETS))
+
+    def places(self, length: int) -> Tensor:
+        """[L, L]; what lies ahead gets the number of distance 0 and is for a causal mask to take out."""
+        steps = torch.arange(length, device=self.place.device)
+        return self.place[(steps[:, None] - steps).clamp(min=0)]
+
+    def times(self, buckets: Tensor) -> Tensor:
+        """[b, L, L] of buckets [b, L, L]."""
+        return F.embedding(buckets, self.time[:, None]).squeeze(-1)
+
+
+def buckets_of(time: Tensor) -> Tensor:
+    """[b, L, L] int32 of times [b, L]: 0 for no time between (or an event ahead), k for 2^(k−1) ms to below 2^k."""
+    gaps = (time[:, :, None] - time[:, None, :]).clamp(min=0)
+    return torch.frexp(gaps.double()).exponent.clamp(max=TIME_BUCKETS - 1)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[b, H, L, d] of [b, L, H·d]."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[b, L, H·d] of [b, H, L, d]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+@torch.no_grad()
+def initialise_all(module: nn.Module, seed: int) -> None:
+    """Weights from a generator of their own: Xavier-normal matrices, small biases of attention, plain norms."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, value in sorted(module.named_parameters()):
+        if name.endswith(("place", "time", "positions")):
+            value.normal_(0.0, 0.02, generator=generator)
+        elif value.dim() > 1:
+            value.normal_(0.0, math.sqrt(2.0 / sum(value.shape)), generator=generator)
+        elif name.endswith("bias"):
+            value.zero_()
+        else:
+            value.fill_(1.0)
