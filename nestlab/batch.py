@@ -24,6 +24,7 @@ class Batch:
         labels: [B] float32.
         weights: [B] float32, the weight of a sample in the loss, 0 or more; None stands for all ones.
         id_weights: [n] float32, the weight of an id in sum pooling; None stands for all ones.
+        values: those of `features` whose numbers the dense part reads, such as times: no table looks them up.
 
     Raises:
         ValueError: shapes, dtypes or lengths that do not belong together.
@@ -36,6 +37,7 @@ class Batch:
     labels: Tensor
     weights: Tensor | None = None
     id_weights: Tensor | None = None
+    values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.labels.ndim != 1 or self.dense.ndim != 2 or self.dense.shape[0] != self.size:
@@ -52,6 +54,10 @@ class Batch:
             values = getattr(self, name)
             if values is not None and values.shape != (count,):
                 raise ValueError(f"Batch: {name} of shape {list(values.shape)}; expected [{count}]")
+        if unknown := [name for name in self.values if name not in self.features]:
+            raise ValueError(
+                f"Batch: values {', '.join(unknown)} are no features; there are {', '.join(self.features)}"
+            )
         if self.lengths.device.type == "cpu":  # elsewhere it would make the host wait for the device
             self._check_lengths()
 

@@ -126,3 +126,21 @@ def test_selected_samples_are_whole(made, data):
     assert torch.equal(chosen.dense, batch.dense[order])
     weights_of_ids = {int(w): int(i) for w, i in zip(batch.id_weights, batch.ids, strict=True)}
     assert all(weights_of_ids[int(w)] == int(i) for w, i in zip(chosen.id_weights, chosen.ids, strict=True))
+
+
+def test_values_are_features_that_no_table_looks_up():
+    from nestlab.embedding import EmbeddingStore, TableConfig, optimizer
+    from nestlab.errors import UserError
+
+    lengths = torch.tensor([2, 1, 2, 1])
+    both = Batch(torch.zeros(2, 0), ("item", "time"), torch.arange(6), lengths, torch.zeros(2), values=("time",))
+    assert all(part.values == ("time",) for part in (*both.micro_batches(3), both.select(torch.tensor([1, 0]))))
+    layout = EmbeddingStore([TableConfig("item", 4)], optimizer("sgd", lr=0.1)).layout
+    (bound,) = layout.bind(both.features, both.values)
+    assert bound.features == ("item",) and bound.columns.tolist() == [0]
+    with pytest.raises(UserError, match="no table for the batch's feature"):
+        layout.bind(both.features)
+    with pytest.raises(UserError, match="are values and look up a table"):
+        layout.bind(both.features, ("time", "item"))
+    with pytest.raises(ValueError, match="values hour are no features"):
+        Batch(torch.zeros(2, 0), ("item", "time"), torch.arange(6), lengths, torch.zeros(2), values=("hour",))

@@ -54,6 +54,7 @@ class SequenceCollator:
             lengths=torch.from_numpy(lengths.astype(np.int64)),
             labels=torch.from_numpy(sample.astype(np.float32)),
             weights=torch.from_numpy(length.astype(np.float32)),
+            values=("time",),
         )
 
     def _events_at(self, name: str, where: np.ndarray) -> np.ndarray:

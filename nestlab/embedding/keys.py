@@ -132,18 +132,19 @@ class KeyLayout:
 
     def __init__(self, groups: Sequence[TableGroup], whole: Sequence[TableConfig] = ()) -> None:
         self.groups, self.whole = tuple(groups), tuple(whole)
-        self._bound: dict[tuple[str, ...], tuple[GroupBinding, ...]] = {}
+        self._bound: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[GroupBinding, ...]] = {}
 
-    def bind(self, features: tuple[str, ...]) -> tuple[GroupBinding, ...]:
-        """One binding a group.
+    def bind(self, features: tuple[str, ...], values: tuple[str, ...] = ()) -> tuple[GroupBinding, ...]:
+        """One binding a group; `values` are features that no table looks up (see `Batch`).
 
         Raises:
-            UserError: a feature of the batch belongs to no table, or a table's feature is not in the batch.
+            UserError: another feature of the batch belongs to no table, or a table's feature is not in the batch.
         """
-        if features not in self._bound:
-            self._check(features)
-            self._bound[features] = tuple(self._bind(group, features) for group in self.groups)
-        return self._bound[features]
+        given = features, values
+        if given not in self._bound:
+            self._check(features, values)
+            self._bound[given] = tuple(self._bind(group, features) for group in self.groups)
+        return self._bound[given]
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -155,10 +156,12 @@ class KeyLayout:
         """Feature → table, of the tables of rows."""
         return {f: table.name for group in self.groups for table in group.tables for f in table.features}
 
-    def _check(self, features: tuple[str, ...]) -> None:
+    def _check(self, features: tuple[str, ...], values: tuple[str, ...]) -> None:
         known = self.table_of | {f: table.name for table in self.whole for f in table.features}
-        if unknown := [f for f in features if f not in known]:
+        if unknown := [f for f in features if f not in known and f not in values]:
             raise UserError(f"no table for the batch's feature(s) {', '.join(unknown)}; add them to a table's features")
+        if both := [f for f in values if f in known]:
+            raise UserError(f"feature(s) {', '.join(both)} are values and look up a table; make them one or the other")
         if missing := [f"{f} (table {table})" for f, table in known.items() if f not in features]:
             raise UserError(f"the batch lacks feature(s) {', '.join(missing)}; it has {', '.join(features)}")
         if len(set(features)) != len(features):
@@ -208,7 +211,9 @@ def route(
     np.cumsum(lengths.sum(dim=1).numpy(), out=starts[1:])
     if starts[-1] != ids.size:
         raise ValueError(f"route: lengths that sum to {starts[-1]} for {ids.size} ids")
-    routed = tuple(_route_group(batch, bound, ids, lengths, starts, scratch) for bound in layout.bind(batch.features))
+    routed = tuple(
+        _route_group(batch, bound, ids, lengths, starts, scratch) for bound in layout.bind(batch.features, batch.values)
+    )
     return tuple(_counted(group, batch.labels) for group in routed) if count else routed
 
 
