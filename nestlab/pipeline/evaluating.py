@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from nestlab.batch import Batch
-from nestlab.embedding import embed
+from nestlab.embedding import TableConfig, embed
+from nestlab.embedding.keyset import int64_array
+from nestlab.errors import UserError
 from nestlab.exchange import RoutedBatch
 from nestlab.pipeline.rows import gather_samples
 from nestlab.pipeline.step import TrainStep
@@ -27,6 +29,42 @@ def predict(step: TrainStep, loader: Iterable[Batch]) -> tuple[np.ndarray, np.nd
         dense.train(was_training)
     labels, predictions = zip(*pairs, strict=True) if pairs else ((), ())
     return _joined(labels), _joined(predictions)
+
+
+def look_up(step: TrainStep, table: str, ids: Tensor | np.ndarray) -> Tensor:
+    """[n, dim]: the row of each id [n] of a table, on the step's device; a collective, each rank with its own ids."""
+    config = _config_of(step, table)
+    feature = config.features[0]
+    batch = _one_id_each(step, feature, torch.from_numpy(int64_array(ids)))
+    routed, rows = step.rows.look(batch, True, step.device)
+    tables = step.tables.look(batch, True) if step.tables is not None else None
+    embedded = embed(rows, routed.parts[0], batch.size)
+    if step.tables is not None:
+        step.tables.add(embedded, batch.to(step.device), step.tables.leaves(tables, [batch], 0))
+    rows_of_it = embedded.sequence(feature)[0] if config.pooling == "none" else embedded.pooled(feature)
+    return rows_of_it.detach()
+
+
+def _config_of(step: TrainStep, table: str) -> TableConfig:
+    """
+    Raises:
+        UserError: there is no such table.
+    """
+    layout = step.model.embedding.layout
+    configs = [*(each for group in layout.groups for each in group.tables), *layout.whole]
+    for config in configs:
+        if config.name == table:
+            return config
+    raise UserError(f"no table is called '{table}'; there are {', '.join(config.name for config in configs)}")
+
+
+def _one_id_each(step: TrainStep, feature: str, ids: Tensor) -> Batch:
+    """A batch of as many samples as ids, each with one id of `feature` and none of the others."""
+    features = step.model.embedding.layout.features
+    lengths = torch.zeros(len(features), ids.numel(), dtype=torch.int64)
+    lengths[features.index(feature)] = 1
+    nothing = torch.zeros(ids.numel(), 0)
+    return Batch(nothing, features, ids, lengths.reshape(-1), torch.zeros(ids.numel()))
 
 
 def _everyones(step: TrainStep, batches: Iterator[Batch]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nestlab.batch import Batch
 from nestlab.device import peak_bytes
@@ -17,7 +19,7 @@ from nestlab.pipeline.agreement import agree, of_dense, of_tables, of_techniques
 from nestlab.pipeline.builders import build
 from nestlab.pipeline.dense import Clipped
 from nestlab.pipeline.depths import depth_over_time
-from nestlab.pipeline.evaluating import predict
+from nestlab.pipeline.evaluating import look_up, predict
 from nestlab.pipeline.executors import Executor, Inline, Progress
 from nestlab.pipeline.lanes import Lanes
 from nestlab.pipeline.performing import Performer
@@ -105,6 +107,11 @@ class Pipeline:
     def recorder(self, recorder: Recorder | None) -> None:
         self._perform.recorder = recorder
 
+    @property
+    def transport(self) -> Transport:
+        """How ranks meet; what others send over it has to be sent with nothing in flight, by every rank."""
+        return self._transport
+
     def give_way(self) -> None:
         """Another pipeline takes the tables over: with batches in flight, this one ends here."""
         if not self._broken:
@@ -162,15 +169,33 @@ class Pipeline:
         With several ranks each gives its own slices; all get everyone's labels and predictions, batch by batch, rank by
         rank.
         """
+        with self._looking("evaluate", "evaluation"):
+            return predict(self._step, loader)
+
+    @torch.no_grad()
+    def look_up(self, table: str, ids: Tensor | np.ndarray) -> Tensor:
+        """[n, dim]: the row of each id [n] int64 (repeats allowed) as evaluation reads it, wherever it lies; on the
+        pipeline's device. Changes nothing that is learnt; a collective, in which each rank may ask for other ids.
+
+        Raises:
+            RuntimeError: batches are in flight; `drain()` first.
+            UserError: there is no such table.
+        """
+        with self._looking("look_up", "a look-up"):
+            return look_up(self._step, table, ids)
+
+    @contextmanager
+    def _looking(self, call: str, place: str) -> Iterator[None]:
+        """Nothing is in flight, the clock stands still, and a failure is told to the other ranks."""
         self._progress.settle()  # under `Lanes` the release of the last batch may be under way
         self._perform.pause()
         try:
             if self._step.flight:
-                raise RuntimeError(f"evaluate: {len(self._step.flight)} batches are in flight; call drain() first")
+                raise RuntimeError(f"{call}: {len(self._step.flight)} batches are in flight; call drain() first")
             self._agree()
-            return predict(self._step, loader)
+            yield
         except BaseException as error:
-            self._perform.tell("evaluation", "in evaluation", error)
+            self._perform.tell(place, f"in {place}", error)
             raise
 
     def trace(self, meta: dict | None = None) -> Trace:
