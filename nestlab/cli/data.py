@@ -1,19 +1,19 @@
-"""`nestlab data prepare`, `describe`, `synth` and `reorder`: raw files to Parquet, statistics, twins, orders of ids."""
+"""`nestlab data fetch`, `prepare`, `describe`, `synth`, `reorder`: raw data, Parquet, statistics, twins, orders."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from nestlab.cli import data_reorder
+from nestlab.cli import data_fetch, data_reorder
 from nestlab.errors import UserError
 
 _KINDS = ("criteo", "kuairand", "criteo-synth", "kuairand-synth")
 
 
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser("data", help="prepare, describe, synthesise and reorder data sets")
-    commands = parser.add_subparsers(dest="data_command", metavar="prepare|describe|synth|reorder", required=True)
+    parser = subparsers.add_parser("data", help="fetch, prepare, describe, synthesise and reorder data sets")
+    commands = parser.add_subparsers(dest="data_command", metavar="fetch|prepare|describe|synth|reorder", required=True)
     prepare = commands.add_parser("prepare", help="raw files to Parquet, once")
     prepare.add_argument("name", metavar="NAME")
     prepare.add_argument("--file", metavar="F", type=Path, help="the raw file; default: found under the root")
@@ -30,6 +30,7 @@ def add_parser(subparsers) -> None:
     synth.add_argument("--rows", metavar="N", type=int, required=True)
     synth.add_argument("--seed", metavar="S", type=int, default=0)
     synth.add_argument("--out", metavar="DIR", type=Path, required=True)
+    data_fetch.add_parser(commands)
     data_reorder.add_parser(commands)
     prepare.set_defaults(main=main_prepare)
     describe.set_defaults(main=main_describe)

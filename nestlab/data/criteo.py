@@ -86,8 +86,8 @@ def register_all() -> None:
             name="criteo-1tb",
             kind="real",
             places="criteo-1tb/day_0 … day_23 (or day_N.gz, or day_N itself)",
-            remedy="fetch day_N.gz of the Criteo 1TB click logs (CriteoClickLogs, by criteo on Hugging Face) into "
-            "criteo-1tb/ there",
+            remedy="run `nestlab data fetch criteo-1tb --days 0`, or put day_N.gz (CriteoClickLogs, by criteo on "
+            "Hugging Face) into criteo-1tb/ there",
             find=find_1tb,
             open=_open_real,
         )
@@ -97,7 +97,8 @@ def register_all() -> None:
             name="criteo-kaggle",
             kind="real",
             places="criteo-kaggle/train.txt (or train.txt.gz, dac/train.txt, train.txt itself)",
-            remedy="fetch the Display Advertising Challenge data (Criteo AI Lab, or Kaggle) into criteo-kaggle/ there",
+            remedy="run `nestlab data fetch criteo-kaggle`, or put the Display Advertising Challenge data (Criteo AI "
+            "Lab, or Kaggle) into criteo-kaggle/ there",
             find=find_kaggle,
             open=_open_real,
         )

@@ -223,7 +223,8 @@ def register_all() -> None:
                 name=f"kuairand-{variant.key}",
                 kind="real",
                 places=f"{variant.folder}/data/log_standard_…_{variant.key}.csv (or that folder itself)",
-                remedy=f"fetch {variant.folder}.tar.gz (Zenodo record 10439422) and unpack it there",
+                remedy=f"run `nestlab data fetch kuairand-{variant.key}`, or unpack {variant.folder}.tar.gz (Zenodo "
+                "record 10439422) there",
                 find=partial(_found, variant),
                 open=partial(_open_real, variant),
                 without=partial(_without, variant),
