@@ -1,0 +1,127 @@
+"""Three encoders trained plainly on the same windows, beside the items' popularity; and what was published elsewhere.
+
+Predicted before the first run: all three are far above popularity; HSTU and FuXi-α, which see when an event was, are
+above SASRec by less than the spread of three seeds times three, since Pure is a thinned log of short histories.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nestlab import plotting
+from nestlab.experiments import claims as register
+from nestlab.experiments.accuracy.paired import METRICS, spread
+from nestlab.experiments.accuracy.settings import ENCODERS
+from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+
+POPULAR = "most popular"
+# Claims on full ranking elsewhere, and the metric that each tells of SASRec, HSTU and FuXi-α.
+ORDERS = {"RL-P-074": "HR@10", "RL-P-075": "HR@50", "RL-P-076": "NDCG@10", "RL-P-077": "NDCG@50", "RL-P-078": "MRR"}
+PURE = "RL-P-084"  # HSTU on Pure
+ELSEWHERE = (*ORDERS, *(f"RL-P-{number:03d}" for number in range(79, 87)))
+
+
+def by_model(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a model, means and spreads over its seeds; in the order of the frame."""
+    rows = []
+    for model, part in frame.groupby("model", sort=False):
+        row = {
+            "model": model,
+            "seeds": len(part),
+            "weights": part["weights"].iloc[0],
+            "seconds": part["seconds"].mean(),
+        }
+        for metric in METRICS:
+            row |= {metric: part[metric].mean(), f"{metric} sd": spread(part[metric])}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    found = by_model(frame)
+    for metric in METRICS:
+        pairs = zip(found[metric], found[f"{metric} sd"], strict=True)
+        found[metric] = [f"{mean:.4f}" + ("" if np.isnan(sd) else f" ± {sd:.4f}") for mean, sd in pairs]
+    names = {"model": "model", "seeds": "seeds", **{metric: metric for metric in METRICS}}
+    return chosen(found, names | {"weights": "weights of the dense part", "seconds": "seconds a training"})
+
+
+def says(frame: pd.DataFrame) -> Said:
+    """Whether HSTU is above popularity, in its own standard deviations, and where it is against SASRec."""
+    found = by_model(frame).set_index("model")
+    hstu, popular, sasrec = (found.loc[name] for name in (ENCODERS["hstu"], POPULAR, ENCODERS["sasrec"]))
+    ahead = hstu["HR@10"] - popular["HR@10"]
+    text = f"HSTU's HR@10 is {hstu['HR@10']:.4f}, that of the most popular items {popular['HR@10']:.4f}"
+    if hstu["HR@10 sd"] > 0:
+        text += f": {ahead / hstu['HR@10 sd']:.1f} standard deviations over its seeds apart"
+    gap, noise = hstu["HR@10"] - sasrec["HR@10"], seed_spread(found)
+    place = "above" if gap > 0 else "within the spread over seeds of" if gap >= -noise else "**below**"
+    text += f". It is {place} SASRec: {gap:+.4f}"
+    if np.isfinite(noise):
+        text += f", where the larger of both spreads is {noise:.4f}"
+    fuxi = found.loc[ENCODERS["fuxi"]]
+    return Said(f"{text}. FuXi-α has {fuxi['HR@10']:.4f}.")
+
+
+def seed_spread(found: pd.DataFrame) -> float:
+    """The larger standard deviation over seeds of HR@10, of HSTU and SASRec."""
+    return float(found.loc[[ENCODERS["hstu"], ENCODERS["sasrec"]], "HR@10 sd"].max())
+
+
+def published() -> pd.DataFrame:
+    """Figures of the register on retrieval: what, by which protocol, and what is doubtful about it."""
+    rows = []
+    for claim_id in ELSEWHERE:
+        claim = register.claim(claim_id)
+        row = {"claim": claim_id, "what": claim.sentence, "published": register.published(claim)}
+        rows.append(row | {"protocol": claim.where, "doubtful": claim.suspect or ""})
+    return pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame, title: str) -> Figure:
+    """A panel a metric, a bar a model: the mean over seeds, with a mark each."""
+    found = by_model(frame)
+    with plotting.style():
+        figure = plotting.new_figure(11.0, 3.4)
+        for axes, metric in zip(figure.subplots(1, len(METRICS)), METRICS, strict=True):
+            for number, (_, row) in enumerate(found.iterrows()):
+                axes.bar(number, row[metric], 0.7, **plotting.bar_style(number))
+                seeds = frame.loc[frame["model"] == row["model"], metric]
+                if len(seeds) > 1:
+                    axes.scatter([number] * len(seeds), seeds, s=12, color=plotting.INK, zorder=3)
+                text = f"{row[metric]:.3f}".lstrip("0")
+                axes.text(number, max(seeds), text, ha="center", va="bottom", fontsize=7)
+            axes.set_xticks(range(len(found)), found["model"], rotation=35, ha="right")
+            axes.margins(y=0.12)
+            axes.set_xlabel(metric)
+            axes.grid(False, axis="x")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def answers(frame: pd.DataFrame) -> list[dict]:
+    """The order of the encoders, and HSTU on Pure where real rows of it were trained on."""
+    found, seeds = by_model(frame).set_index("model"), int(frame["seed"].nunique())
+    names = [ENCODERS[name] for name in ("sasrec", "hstu", "fuxi")]
+    about = f"{frame['data'].iloc[0]}; mean over {seeds} seed(s)"
+    given = [
+        answer(claim_id, [float(found.loc[name, metric]) for name in names], "measured", about)
+        for claim_id, metric in ORDERS.items()
+    ]
+    if frame["real_pure"].all():
+        hstu = found.loc[ENCODERS["hstu"]]
+        given.append(answer(PURE, [float(hstu["HR@50"]), float(hstu["NDCG@50"])], "measured", about))
+    return given
+
+
+def key_figures(frame: pd.DataFrame) -> dict[str, float]:
+    """HR@10 of each, and how far HSTU is from popularity in standard deviations over its seeds."""
+    found = by_model(frame).set_index("model")
+    figures = {f"hr10_{name}": float(found.loc[shown, "HR@10"]) for name, shown in ENCODERS.items()}
+    figures["hr10_popular"] = float(found.loc[POPULAR, "HR@10"])
+    hstu = found.loc[ENCODERS["hstu"]]
+    if hstu["HR@10 sd"] > 0:
+        figures["hstu_above_popular_sd"] = float((hstu["HR@10"] - figures["hr10_popular"]) / hstu["HR@10 sd"])
+    return figures

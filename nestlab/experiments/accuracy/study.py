@@ -1,0 +1,126 @@
+"""The study as a notebook runs it: the ranks train once, each part shows some of it, and all is one run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+
+import pandas as pd
+
+from nestlab import data, results
+from nestlab.data import DatasetInfo
+from nestlab.errors import UserError
+from nestlab.experiments.accuracy import claims, encoders, exactness, measuring
+from nestlab.experiments.accuracy.settings import ENCODERS, settings
+from nestlab.experiments.accuracy.training import sequence_options
+from nestlab.experiments.nestpipe.ranks import on_ranks
+from nestlab.experiments.nestpipe.tables import Said, Table, noted
+from nestlab.experiments.parts import Part, PartsStudy
+from nestlab.experiments.placing import place
+
+
+@dataclass(eq=False)
+class Study(PartsStudy):
+    """The parts done so far. `run` is open until `finish()`.
+
+    Attributes:
+        rows: by part, what the ranks measured; empty: they have not been started.
+        sequences: what the samples are.
+    """
+
+    name = "accuracy"
+    package = "nestlab.experiments.accuracy"
+    parts = {  # noqa: RUF012
+        "techniques": Part("techniques", "What each technique changes of the ranking metrics, against the plain loop"),
+        "exactness": Part("exactness", "How far exact techniques are from the plain loop after the whole training"),
+        "curves": Part("curves", "Training loss, and how far each technique's curve is from the plain loop's"),
+        "encoders": Part("encoders", "Three encoders, trained plainly, and popularity; a dot a seed"),
+    }
+    answering = claims.ANSWERING
+    smoke_says = (
+        "This is a smoke run: it shows that everything runs. Its few rows teach a model nothing: its metrics mean "
+        "nothing, and it answers no claim. For those take scale quick or paper."
+    )
+    smoke_notes = ("SMOKE: metrics mean nothing", "Smoke: metrics mean nothing.")
+
+    rows: dict[str, list[dict]] = field(default_factory=dict)
+    sequences: DatasetInfo | None = None
+
+    def about(self) -> Said:
+        """What is trained on, by which protocol, and what may be concluded."""
+        s, info = self.settings, self.sequences
+        text = (
+            f"{self.title}; {ENCODERS[s.model]}, {s.world_size} rank(s), {s.seeds} seed(s), scale `{self.scale}`. "
+            f"{info.counts['users']:,} users, {info.counts['items']:,} items, {info.counts['samples_train']:,} windows "
+            f"to train on, {info.counts['samples_heldout']:,} held-out samples. Protocol: {info.convention}."
+        )
+        return Said(f"{text} **{self.smoke_says}**" if self.smoke else text)
+
+    def measure(self) -> Said:
+        """All trainings, on ranks that are started once."""
+        if not self.rows:
+            self._on_ranks()
+        trained = pd.concat([self.frame("techniques"), self.frame("encoders")])
+        ranks = "1 rank" if self.settings.world_size == 1 else f"{self.settings.world_size} ranks"
+        count = int((trained["seconds"] > 0).sum())
+        return Said(
+            f"{count} trainings on {ranks} of this machine, one thread of computation each, in "
+            f"{sum(self.seconds.values()):.0f} s."
+        )
+
+    def measured(self, part: str) -> pd.DataFrame:
+        """What the ranks measured of a part; what is exact follows from the trainings of the techniques."""
+        if part == "exactness":
+            return exactness.joined(self.frame("techniques"))
+        if not self.rows:
+            self._on_ranks()
+        return pd.DataFrame(self.rows[part])
+
+    def published(self) -> Table:
+        """Figures of the register on retrieval, each with its protocol: they are of other data, and not compared."""
+        return noted(
+            encoders.published(), "Published elsewhere, by other protocols: not to be compared figure by figure."
+        )
+
+    def _on_ranks(self) -> None:
+        started, s = time.perf_counter(), self.settings
+        found = on_ranks(measuring.measure, s, world_size=s.world_size, logs=self.run.path / "logs")
+        self.seconds |= found.seconds
+        self.seconds["start"] = time.perf_counter() - started - sum(found.seconds.values())
+        self.rows = found.rows
+
+
+def accuracy(
+    *,
+    dataset: str = "kuairand",
+    model: str = "hstu",
+    data_root: str = "datasets",
+    scale: str = "quick",
+    device_name: str = "auto",
+    backend: str = "gloo",
+    world_size: int = 2,
+    seed: int = 0,
+    results_dir: str = "results",
+) -> Study:
+    """Opens a run; the trainings begin when something of them is first asked for.
+
+    Raises:
+        UserError: an unknown scale, model, backend or data set, data without histories, real data asked for by name but
+            absent, or no device for each rank.
+    """
+    where = place("accuracy", device_name, backend, world_size)
+    told = {"dataset": dataset, "model": model, "data_root": str(data_root), "seed": seed}
+    chosen = settings(scale, **told, device=where, world_size=world_size)
+    opened = data.open_dataset(chosen.dataset, chosen.data_root, rows=chosen.rows)
+    if not hasattr(opened, "sequences"):
+        raise UserError(f"accuracy: '{opened.info.id}' has no histories of users; take a KuaiRand data set")
+    sequences = opened.sequences(sequence_options(chosen, seed))
+    params = {**asdict(chosen), "scale": scale, "backend": backend}
+    run = results.start("accuracy", params, results_dir=results_dir, seed=seed)
+    run.dataset(sequences.info)
+    run.protocol(
+        **measuring.PROTOCOL.facts,
+        split=sequences.options.split,
+        heldout=measuring.HeldOut(sequences, chosen.heldout).count,
+    )
+    return Study(chosen, opened.info.title, run, scale, sequences=sequences.info)

@@ -1,0 +1,209 @@
+"""What each technique changes in HR, NDCG and MRR, training by training beside the plain loop of the same seed.
+
+Predicted before the first run: in float64 the exact ones change no rank; in float32 the rounding of FWP's other order
+of sums grows over the training, but stays below a tenth of the spread over seeds; one stale update costs less than that
+spread; int8 rows cost nothing that shows; two replica groups cost about as much as staleness; a tensor train of rank 16
+costs most.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nestlab import plotting
+from nestlab.experiments.accuracy.compared import PLAIN, STALE, TWO_D
+from nestlab.experiments.accuracy.paired import (
+    CONSISTENCY,
+    FLOAT32,
+    FLOAT64,
+    METRICS,
+    differences,
+    largest,
+    spread,
+    summary,
+)
+from nestlab.experiments.nestpipe.cases import NESTPIPE
+from nestlab.experiments.nestpipe.tables import Said, answer
+
+_LINEAR = 1e-4  # of the symmetric logarithmic axis: one held-out sample of ten thousand
+
+
+def digest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a case and dtype: the metrics, their differences to plain with the spread, and what is declared."""
+    found = summary(frame)
+    shown = {"technique": found["case"], "computed in": found["dtype"], "seeds": found["seeds"]}
+    for metric in METRICS:
+        shown[metric] = [_with(row[metric], row[f"{metric} sd"], ".4f") for _, row in found.iterrows()]
+    for metric in CONSISTENCY:
+        values = [_with(row[f"Δ {metric}"], row[f"Δ {metric} sd"], "+.4f") for _, row in found.iterrows()]
+        shown[f"Δ {metric}"] = values
+    shown["ranks that change, %"] = found["changed"] * 100
+    return pd.DataFrame(shown | {"loss of the last epoch": found["loss"], "declared": found["declared"]})
+
+
+def _with(mean: float, sd: float, form: str) -> str:
+    """Mean ± spread; a difference that is nothing at all is a plain 0."""
+    if np.isnan(mean):
+        return ""
+    if form.startswith("+") and mean == 0 and (np.isnan(sd) or sd == 0):
+        return "0"
+    return f"{mean:{form}}" + ("" if np.isnan(sd) else f" ± {sd:.4f}")
+
+
+def says(frame: pd.DataFrame) -> Said:
+    """Whether exact is exact, what rounding alone does, what inexact ones cost against the spread over seeds."""
+    found, apart = summary(frame), differences(frame)
+    plain = frame[(frame["case"] == PLAIN) & (frame["dtype"] == FLOAT32)]
+    sd, count = spread(plain["HR@10"]), int(plain["samples"].iloc[0])
+    exact = apart[apart["declared"].str.startswith("exact")]
+    lines = [
+        f"{count:,} held-out samples, each ranked against all items; the plain loop's HR@10 is "
+        f"{plain['HR@10'].mean():.4f}"
+        + (f", with a standard deviation of {sd:.4f} over {len(plain)} seeds." if len(plain) > 1 else ", of one seed."),
+        _zero(exact[exact["dtype"] == FLOAT64]),
+        _rounding(exact[exact["dtype"] == FLOAT32]),
+        _costs(found, sd),
+    ]
+    return Said(" ".join(filter(None, lines)))
+
+
+def _zero(rows: pd.DataFrame) -> str:
+    """Of the exact ones in float64, where something was computed in it."""
+    if rows.empty:
+        return ""
+    changed = int(rows["changed"].sum())
+    return (
+        f"In float64 the exact techniques change {changed or 'no'} rank{'s' if changed > 1 else ''} and all metrics by "
+        f"{_amount(rows[list(METRICS)].abs().to_numpy().max())}."
+    )
+
+
+def _amount(value: float) -> str:
+    return "exactly 0" if value == 0 else f"up to **{value:.1e}**"
+
+
+def _rounding(rows: pd.DataFrame) -> str:
+    """What sums in another order come to in float32."""
+    moved = rows[rows["changed"] > 0]
+    if moved.empty:
+        return "In float32 too."
+    most = moved[list(CONSISTENCY)].abs().to_numpy().max()
+    return (
+        f"In float32 *{', '.join(rows[rows['changed'] == 0]['case'].unique())}* keeps every rank; where sums come in "
+        f"another order, their rounding grows over the training and moves a metric by up to {most:.4f}: whatever is "
+        "smaller than that is no cost of a technique."
+    )
+
+
+def _costs(found: pd.DataFrame, sd: float) -> str:
+    inexact = found[found["declared"].str.startswith("inexact")]
+    parts = []
+    for _, row in inexact.iterrows():
+        cost = row["Δ HR@10"]
+        against = "" if np.isnan(sd) or sd == 0 else f", {abs(cost) / sd:.1f} of those deviations"
+        parts.append(f"*{row['case']}* {cost:+.4f}{against}")
+    return f"Declared inexact, change of HR@10: {'; '.join(parts)}." if parts else ""
+
+
+def plot(frame: pd.DataFrame, title: str) -> Figure:
+    """A row a case and dtype, a panel a metric: the difference to plain, a mark a seed and one for their mean."""
+    apart = differences(frame)
+    groups = list(apart.groupby(["case", "dtype"], sort=False))
+    groups.sort(key=lambda each: _place(each[1]))
+    spreads = frame[(frame["case"] == PLAIN) & (frame["dtype"] == FLOAT32)]
+    with plotting.style():
+        figure = plotting.new_figure(11.5, 1.7 + 0.33 * len(groups))
+        panels = figure.subplots(1, len(CONSISTENCY), sharey=True)
+        for axes, metric in zip(panels, CONSISTENCY, strict=True):
+            _panel(axes, groups, metric, spread(spreads[metric]))
+        panels[0].set_yticks(range(len(groups)), [_label(*name) for name, _ in groups])
+        panels[0].set_ylim(len(groups) - 0.5, -0.5)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    return figure
+
+
+def _place(rows: pd.DataFrame) -> int:
+    """Exact in float64, exact in float32, inexact; a stable order within."""
+    exact = rows["declared"].iloc[0].startswith("exact")
+    return (0 if rows["dtype"].iloc[0] == FLOAT64 else 1) if exact else 2
+
+
+def _label(case: str, dtype: str) -> str:
+    return f"{case}, {dtype}"
+
+
+def _panel(axes: Axes, groups: list, metric: str, sd: float) -> None:
+    if np.isfinite(sd):
+        axes.axvspan(-sd, sd, color=plotting.IDLE, zorder=0, label="± the plain loop's spread over seeds")
+    axes.axvline(0, color=plotting.INK, linewidth=0.8)
+    number = -1
+    for y, (_, rows) in enumerate(groups):
+        number = _place(rows)
+        look = plotting.series_style(number)
+        values = rows[metric].to_numpy()
+        if (values == 0).all():
+            axes.text(0, y, " 0 ", va="center", ha="center", fontsize=9, fontweight="bold", bbox=_BOX)
+            continue
+        axes.scatter(values, [y] * len(values), s=14, color=look["color"], marker=look["marker"], alpha=0.6, zorder=3)
+        axes.plot([values.mean()] * 2, [y - 0.32, y + 0.32], color=look["color"], linewidth=2, zorder=4)
+    for place, name in enumerate(("exact, float64", "exact, float32: rounding", "inexact")):
+        look = plotting.series_style(place)
+        label = f"{name} (a mark a seed, a stroke their mean)" if place == 2 else name
+        axes.scatter([], [], s=14, color=look["color"], marker=look["marker"], label=label)
+    axes.set_xscale("symlog", linthresh=_LINEAR, linscale=0.5)
+    most = max((abs(rows[metric]).max() for _, rows in groups), default=0)
+    edge = 10 ** np.ceil(np.log10(max(most, sd if np.isfinite(sd) else 0, 10 * _LINEAR)))
+    ticks = [10.0**k for k in range(round(np.log10(_LINEAR)), round(np.log10(edge)) + 1)]
+    axes.set_xlim(-edge, edge)
+    axes.set_xticks([*(-t for t in reversed(ticks)), 0, *ticks], _names(ticks))
+    axes.tick_params(axis="x", labelsize=7)
+    axes.grid(False, axis="y")
+    axes.set_xlabel(f"Δ {metric}")
+
+
+_BOX = {"facecolor": plotting.PAPER, "edgecolor": "none", "pad": 0.5}
+
+
+def _names(ticks: list[float]) -> list[str]:
+    """Of the ticks on both sides of 0: every second one, from the outermost inwards, and none beside 0."""
+    texts = [f"{tick:g}" if (len(ticks) - i) % 2 and i > 0 else "" for i, tick in enumerate(ticks)]
+    return [*(text and f"−{text}" for text in reversed(texts)), "0", *texts]
+
+
+def answers(frame: pd.DataFrame) -> list[dict]:
+    """The consistency rows: NestPipe's techniques, a stale engine, 2D sparse parallelism."""
+    found, model = summary(frame).set_index(["case", "dtype"]), frame["model"].iloc[0]
+    about = f"{model}, {int(frame['samples'].iloc[0]):,} held-out samples, mean over {frame['seed'].nunique()} seed(s)"
+    single, double = (largest(frame, NESTPIPE, dtype) for dtype in (FLOAT32, FLOAT64))
+    note = f"{about}; any metric, any seed: largest change {double:.2g} in float64, where only {NESTPIPE} differs; "
+    note += f"{single:.2g} in float32, where rounding of sums in another order is in it"
+    given = [] if np.isnan(double) else [answer("NP-P-006", double, "measured", note)]
+    if (STALE, FLOAT32) in found.index:
+        row = found.loc[STALE, FLOAT32]
+        obtained = [row["Δ HR@10"], row["Δ HR@50"]]
+        given.append(answer("NP-P-055", obtained, "measured", f"{about}; rows one update old"))
+    if (TWO_D, FLOAT32) in found.index:
+        row = found.loc[TWO_D, FLOAT32]
+        changes = sorted(row[f"Δ {metric}"] for metric in CONSISTENCY)
+        given.append(answer("NP-P-056", [changes[0], changes[-1]], "measured", f"{about}; two replica groups"))
+    return given
+
+
+def key_figures(frame: pd.DataFrame) -> dict[str, float]:
+    """HR@10 of the plain loop and what each technique changes of it, in float32; of exact ones in float64 too."""
+    found = summary(frame).set_index(["case", "dtype"])
+    figures = {"hr10_plain": float(found.loc[(PLAIN, FLOAT32), "HR@10"])}
+    for (case, dtype), row in found.iterrows():
+        if case != PLAIN and dtype == FLOAT32:
+            figures[f"hr10_change_{_plain_name(case)}"] = float(row["Δ HR@10"])
+    figures["exact_largest_change_float64"] = largest(frame, NESTPIPE, FLOAT64)
+    return figures
+
+
+def _plain_name(case: str) -> str:
+    return case.lower().replace(" + ", "_").replace(" ", "_").replace("-", "_")

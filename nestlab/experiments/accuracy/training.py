@@ -1,0 +1,134 @@
+"""One training on the ranks that are there: model, pipeline, losses."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from nestlab import data, device
+from nestlab.data.sequences import SequenceData, SequenceOptions
+from nestlab.embedding import EmbeddingStore, RowWiseAdagrad, TableConfig, Tiers
+from nestlab.embedding.tensor_train import TensorTrain
+from nestlab.exchange import Transport
+from nestlab.exchange.collective import CollectiveTransport
+from nestlab.experiments.accuracy.settings import Settings
+from nestlab.experiments.nestpipe.cases import Case, groups_of
+from nestlab.experiments.nestpipe.ranks import TIMEOUT_S
+from nestlab.models import RecModel
+from nestlab.models.sequence import ENCODERS, Retrieval
+from nestlab.models.sequence.encoder import Size
+from nestlab.pipeline import Inline, Lanes, Pipeline
+from nestlab.techniques import Techniques
+from nestlab.training.tables import ROWS_AN_ID
+
+TABLES = {"item": ("item", "target", "negative"), "action": ("action",)}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where trainings run.
+
+    Attributes:
+        transport: of one replica group.
+        grouped: the same ranks in several replica groups; None: there is one rank.
+    """
+
+    settings: Settings
+    dataset: data.Dataset
+    transport: Transport
+    grouped: Transport | None = None
+
+    @classmethod
+    def on(cls, settings: Settings, transport: Transport) -> Bench:
+        dataset = data.open_dataset(settings.dataset, settings.data_root, rows=settings.rows)
+        groups = groups_of(settings.world_size) if settings.world_size > 1 else 1
+        grouped = CollectiveTransport.connect(groups, settings.device, TIMEOUT_S) if groups > 1 else None
+        return cls(settings, dataset, transport, grouped)
+
+    def transport_of(self, flags: Techniques) -> Transport:
+        if flags.replica_groups == 1:
+            return self.transport
+        assert self.grouped is not None
+        return self.grouped
+
+    def sequences(self, seed: int) -> SequenceData:
+        """Windows with the negatives of a seed."""
+        s = self.settings
+        return self.dataset.sequences(sequence_options(s, seed))
+
+    def close(self) -> None:
+        if self.grouped is not None:
+            self.grouped.close()
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained.
+
+    Attributes:
+        case: the technique.
+        encoder: of the dense part.
+        seed: of start weights, order of samples and negatives.
+        dtype: of all weights and states.
+    """
+
+    case: Case
+    encoder: str
+    seed: int
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training of this rank; `losses` [steps] float64 are of the global batches."""
+
+    pipeline: Pipeline
+    sequences: SequenceData
+    losses: np.ndarray
+    seconds: float
+
+
+def train(bench: Bench, training: Training) -> Trained:
+    """Every rank calls it, and trains its slice of every global batch."""
+    s, flags = bench.settings, training.case.flags
+    sequences, transport, where = bench.sequences(training.seed), bench.transport_of(flags), device.resolve(s.device)
+    model = build_model(s, training, sequences, Tiers.of(flags, where))
+    model.dense.to(where)
+    pipeline = Pipeline(
+        model,
+        torch.optim.Adam(model.dense.parameters(), lr=s.dense_lr),
+        flags,
+        schedule=training.case.schedule,
+        executor=Lanes() if training.case.overlaps else Inline(),
+        device=where,
+        transport=transport,
+    )
+    loader = sequences.batches("train", s.batch_size, shuffle=True, seed=training.seed)
+    own = loader.slice(transport.mesh.rank, transport.mesh.world_size)
+    started = time.perf_counter()
+    losses = [float(output.loss) for _ in range(s.epochs) for output in pipeline.run(own)]
+    return Trained(pipeline, sequences, np.array(losses), time.perf_counter() - started)
+
+
+def build_model(settings: Settings, training: Training, sequences: SequenceData, tiers: Tiers) -> RecModel:
+    """Weights depend on the seed alone, whatever the ranks and tiers."""
+    flags, dim, seed = training.case.flags, settings.dim, training.seed
+    train = None
+    if flags.table_kind == "tt":
+        train = TensorTrain(rows=ROWS_AN_ID * len(sequences.items), rank=flags.tt_rank)
+    configs = [TableConfig(name, dim, features=features, pooling="none") for name, features in TABLES.items()]
+    configs[0] = replace(configs[0], tensor_train=train)
+    rows = RowWiseAdagrad(lr=settings.lr, state_scale=float(flags.replica_groups))
+    store = EmbeddingStore(configs, rows, seed=seed, dtype=training.dtype, tiers=tiers)
+    size = Size(dim, settings.blocks, settings.heads, longest=settings.history, seed=seed)
+    dense = Retrieval(ENCODERS[training.encoder](size), temperature=settings.temperature)
+    return RecModel(store, dense.to(training.dtype))
+
+
+def sequence_options(settings: Settings, seed: int) -> SequenceOptions:
+    """All events count, all windows of a user are trained on, and parts are borders in time."""
+    s = settings
+    return SequenceOptions(history=s.history, split="time", windows="all", negatives=s.negatives, seed=seed)
