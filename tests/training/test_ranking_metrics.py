@@ -62,7 +62,7 @@ def rankings(draw):
 
 def places_seen(seen, ids):
     values, lengths = seen
-    runs = np.split(np.asarray(values), np.cumsum(lengths)[:-1])
+    runs = np.split(np.asarray(values), np.cumsum(lengths))[:-1]
     return [[int(np.flatnonzero(ids == value)[0]) for value in run if value in ids] for run in runs]
 
 
