@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nestlab.batching import reduction, sample_keys
+from nestlab.errors import UserError
 from nestlab.experiments import claims as register
 from nestlab.experiments.nestpipe import (
     ablation,
@@ -22,6 +23,7 @@ from nestlab.experiments.nestpipe import (
     exactness,
     facts,
     judging,
+    lengths,
     micro_batches,
     replicas,
     restart,
@@ -243,6 +245,29 @@ def test_the_least_gain_of_a_sweep_answers():
     frame = pd.DataFrame(rows).assign(peak_device_bytes=1.0)
     answers = {each["claim_id"]: each["obtained"] for each in robustness.answers(frame)}
     assert answers == {"NP-P-059": 1.5, "NP-P-060": pytest.approx(0.9)}
+
+
+def test_the_least_gain_over_lengths_answers():
+    sizes = {("hstu", 512): (30.0, 20.0), ("hstu", 2048): (90.0, 75.0), ("fuxi", 512): (40.0, 50.0)}
+    rows = [
+        {"varied": v, "value": n, "case": case, "round": 0, "step_ms": ms, "idle_share": 0.5, "how": "emulated link"}
+        for (v, n), both in sizes.items()
+        for case, ms in zip((cases.NONE, cases.NESTPIPE), both, strict=True)
+    ]
+    frame = pd.DataFrame(rows).assign(peak_device_bytes=1.0, data="twin (SYNTHETIC)", events=300.0)
+    (found,) = lengths.answers(frame)
+    assert found["claim_id"] == "NP-P-061" and found["obtained"] == pytest.approx(0.8)
+    assert "least 0.80 (at FuXi" in lengths.says(frame) and "SYNTHETIC" in lengths.says(frame)
+    assert lengths.digest(frame)["events of a window, mean"].tolist() == [300.0] * 3
+    assert len(lengths.plot(frame, "t").axes) == 2
+
+
+def test_a_sequence_model_needs_histories():
+    assert settings.settings("smoke", model="hstu").sequential and not settings.settings("smoke").sequential
+    with pytest.raises(UserError, match="model=gru: it must be one of positionwise, hstu, fuxi, sasrec"):
+        settings.settings("smoke", model="gru")
+    longer = settings.settings("quick").of_length("fuxi", 2048)
+    assert (longer.batch_size, longer.history, longer.micro_batches, longer.model) == (4, 2048, 4, "fuxi")
 
 
 def test_a_rising_depth_that_is_slower_loses():

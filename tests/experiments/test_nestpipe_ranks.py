@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from nestlab.embedding import RowWiseAdagrad
 from nestlab.experiments.nestpipe import cases, measuring, settings, theirs
@@ -68,6 +69,19 @@ def counted(transport, chosen, prepared) -> dict:
     return figures(here, case, trained) | {"keys": trained.sent["keys"], "rows": trained.sent["rows"]}
 
 
+def of_histories(transport, chosen, prepared) -> dict[str, tuple[bool, bool, float]]:
+    """By case: bits equal to the plain loop's, and to the same micro-batches in order; the difference to plain."""
+    here = bench(transport, chosen, prepared)
+    how = How(batches=6, dtype=torch.float64)
+    reference, found = whole(here, train(here, cases.REFERENCE, how)), {}
+    for case in (cases.Case("DBP", cases.DBP), cases.Case("both", cases.fwp(4, "greedy", cases.DBP))):
+        ended = whole(here, train(here, case, how))
+        in_order = whole(here, train(here, case.serial(), how))
+        far = distance(ended, reference)
+        found[case.name] = far.equal, distance(ended, in_order).equal, far.largest
+    return found
+
+
 def prepared_in(monkeypatch_env="NESTLAB_PREPARED") -> str:
     import os
 
@@ -101,6 +115,16 @@ def test_replicas_agree_until_one_is_changed(ranks, small):
     for found in ranks.run(of_replicas, small, prepared_in()):
         assert found["agree"] == {"weight": True, "state": True} and found["drift"] > 1e-6
         assert found["disagree"] == {"weight": False, "state": True}
+
+
+@pytest.mark.parametrize("model", ["hstu", pytest.param("fuxi", marks=pytest.mark.slow)])
+def test_windows_of_histories_learn_the_same(ranks, small, model):
+    """Broken on purpose: attention divided by the longest window of the (micro-)batch; `both` was off by 1e-2."""
+    chosen = replace(small, model=model, history=12, batch_size=16)
+    for found in ranks.run(of_histories, chosen, prepared_in()):
+        assert found["DBP"] == (True, True, 0.0)
+        equal, in_order, far = found["both"]
+        assert in_order and not equal and 0 < far < 1e-10
 
 
 def test_bytes_and_rows_are_counted(ranks, small):

@@ -12,7 +12,7 @@ import torch
 
 from nestlab.embedding import RowWiseAdagrad
 from nestlab.exchange import Channel
-from nestlab.experiments.nestpipe import cases, facts, restart, theirs
+from nestlab.experiments.nestpipe import cases, facts, lengths, restart, theirs
 from nestlab.experiments.nestpipe.cases import Case
 from nestlab.experiments.nestpipe.comparing import Whole, distance, replicas_agree, whole
 from nestlab.experiments.nestpipe.links import EMULATED, Links, calibrated
@@ -57,6 +57,7 @@ def _measure(bench: Bench, folder: Path) -> Measured:
         "replicas": lambda: _replicas(bench),
         "micro_batches": lambda: _micro_batches(bench, links),
         "robustness": lambda: _robustness(bench, links),
+        "lengths": lambda: _lengths(bench, links),
         "curriculum": lambda: _curriculum(bench, links),
         "restart": lambda: restart.go_on(bench.settings, bench.transport, folder),
     }
@@ -208,11 +209,32 @@ def _robustness(bench: Bench, links: Links) -> Iterator[Figures]:
     """The plain loop against NestPipe as one size of the model changes and the links stay, in turns, `rounds` times."""
     s = bench.settings
     sizes = [("dim", dim, {"dim": dim}) for dim in s.dims] + [("layers", n, {"layers": n}) for n in s.depths]
-    both = [Case(cases.NONE, cases.BASE), Case(cases.NESTPIPE, cases.fwp(s.micro_batches, "greedy", cases.DBP))]
-    for number, (varied, value, size), case in itertools.product(range(s.rounds), sizes, both):
+    for number, (varied, value, size), case in itertools.product(range(s.rounds), sizes, _both(s)):
         _say(bench, f"robustness, round {number + 1} of {s.rounds}: {varied} {value}, {case.name}")
         row = figures(bench, case, train(bench, case, How(links, **size)))
         yield {"varied": varied, "value": value, "round": number, **row, "how": links.how}
+
+
+def _both(settings: Settings) -> list[Case]:
+    """The plain loop, and NestPipe."""
+    full = cases.fwp(settings.micro_batches, "greedy", cases.DBP)
+    return [Case(cases.NONE, cases.BASE), Case(cases.NESTPIPE, full)]
+
+
+def _lengths(bench: Bench, links: Links) -> Iterator[Figures]:
+    """The same two as windows get longer, by sequence models; as many events a batch at every length."""
+    s, rank = bench.settings, bench.transport.mesh.rank
+    streams = {
+        (model, length): open_stream(s.of_length(model, length), rank)
+        for model in lengths.VARIED
+        for length in s.lengths
+    }
+    for number, ((model, length), stream), case in itertools.product(range(s.rounds), streams.items(), _both(s)):
+        _say(bench, f"lengths, round {number + 1} of {s.rounds}: {model} {length}, {case.name}")
+        other = replace(bench, settings=s.of_length(model, length), stream=stream)
+        row = figures(other, case, train(other, case, How(links)))
+        about = {"data": stream.title, "events": stream.events}
+        yield {"varied": model, "value": length, "round": number, **about, **row, "how": links.how}
 
 
 def _curriculum(bench: Bench, links: Links) -> Iterator[Figures]:

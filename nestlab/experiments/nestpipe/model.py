@@ -1,4 +1,4 @@
-"""The model of the study: tables that hold all their rows, and a dense part that computes much and weighs little."""
+"""The models of the study: tables that hold all their rows, and dense parts that compute much and weigh little."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from nestlab.exchange import Mesh
 from nestlab.experiments.nestpipe.stream import Stream
 from nestlab.models import DenseOutput, RecModel
 from nestlab.models.dlrm import initialise
+from nestlab.models.sequence import ENCODERS, Retrieval
+from nestlab.models.sequence.encoder import Size
 
 LR, DENSE_LR = 0.02, 0.01
 _CHUNK = 128  # samples computed at a time: the cost of one does not depend on how many micro-batches there are
@@ -64,12 +66,21 @@ def build_model(
         mesh: every row that this rank owns is there; None: no row is, they appear when their ids do.
         rows: the row optimizer; None: Adagrad.
     """
-    configs = [TableConfig(name, dim, initial_rows=count) for name, count in stream.rows.items()]
+    pooling = "none" if stream.longest else "sum"
+    configs = [
+        TableConfig(name, dim, stream.tables[name], pooling, initial_rows=count) for name, count in stream.rows.items()
+    ]
     store = EmbeddingStore(configs, rows or optimizer("adagrad", lr=LR), tiers=tiers, dtype=dtype)
     if mesh is not None:
         _fill(store, stream, mesh)
-    dense = Positionwise(len(stream.dense_names), stream.features, dim, layers)
+    dense = _dense(stream, dim, layers)
     return RecModel(store, dense.double() if dtype == torch.float64 else dense)
+
+
+def _dense(stream: Stream, dim: int, layers: int) -> nn.Module:
+    if not stream.longest:
+        return Positionwise(len(stream.dense_names), stream.features, dim, layers)
+    return Retrieval(ENCODERS[stream.model](Size(dim, layers, heads=2, longest=stream.longest)))
 
 
 def _fill(store: EmbeddingStore, stream: Stream, mesh: Mesh) -> None:

@@ -6,6 +6,8 @@ gain shrinks; a deeper dense part leaves less to hide, so that it shrinks too. N
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -49,6 +51,7 @@ def derived(frame: pd.DataFrame) -> pd.DataFrame:
             "nestpipe_step_ms_low": ours["step_ms_low"],
             "nestpipe_step_ms_high": ours["step_ms_high"],
             "rounds": ours["rounds"],
+            **{name: ours[name] for name in ("events", "data") if name in ours},
             "speedup": plain["step_ms"] / ours["step_ms"],
             "plain_idle_share": plain["idle_share"],
             "nestpipe_idle_share": ours["idle_share"],
@@ -58,14 +61,14 @@ def derived(frame: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """A panel a size: steps of both, the ratio above."""
+def plot(frame: pd.DataFrame, title: str, names: Mapping[str, str] = VARIED) -> Figure:
+    """A panel a size: steps of both, the ratio above. `names`: what is varied, as a reader knows it."""
     found = derived(frame)
     rounds = int(found["rounds"].max())
     with plotting.style():
         figure = plotting.new_figure(9.5, 3.6)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-        for axes, (varied, label) in zip(figure.subplots(1, len(VARIED)), VARIED.items(), strict=True):
+        for axes, (varied, label) in zip(figure.subplots(1, len(names)), names.items(), strict=True):
             rows = found[found["varied"] == varied].reset_index(drop=True)
             for number, (column, name) in enumerate(_STEPS.items()):
                 at = rows.index + (number - 0.5) * 0.4
@@ -84,17 +87,17 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
-def digest(frame: pd.DataFrame) -> pd.DataFrame:
+def digest(frame: pd.DataFrame, names: Mapping[str, str] = VARIED) -> pd.DataFrame:
     found = derived(frame)
-    return chosen(found.assign(varied=found["varied"].map(VARIED)), _DIGEST)
+    return chosen(found.assign(varied=found["varied"].map(names)), _DIGEST)
 
 
-def says(frame: pd.DataFrame) -> Said:
+def says(frame: pd.DataFrame, names: Mapping[str, str] = VARIED) -> Said:
     found = derived(frame)
     least, most = found.loc[found["speedup"].idxmin()], found.loc[found["speedup"].idxmax()]
     return Said(
         f"NestPipe's speed over the plain loop, the links staying as they are: least {least['speedup']:.2f} (at "
-        f"{VARIED[least['varied']]} {least['value']}), most {most['speedup']:.2f} (at {VARIED[most['varied']]} "
+        f"{names[least['varied']]} {least['value']}), most {most['speedup']:.2f} (at {names[most['varied']]} "
         f"{most['value']})."
     )
 

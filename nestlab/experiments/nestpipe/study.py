@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from nestlab import data, device, plotting, results
 from nestlab.errors import UserError
 from nestlab.experiments.nestpipe import came_to, claims, exactness, small, theirs, timelines
-from nestlab.experiments.nestpipe.settings import Settings, settings
+from nestlab.experiments.nestpipe.settings import POSITIONWISE, Settings, settings
 from nestlab.experiments.nestpipe.tables import Said, Table, noted
 from nestlab.tracing import Trace, write_chrome_trace
 
@@ -28,6 +28,7 @@ PARTS = {
     "micro_batches": "Smaller micro-batches, with and without clustering",
     "clustering": "How much of what comes again between micro-batches a rule removes",
     "robustness": "Other sizes of the model, the same links",
+    "lengths": "Longer histories, the same links",
     "replicas": "",
     "restart": "",
     "curriculum": "",
@@ -203,6 +204,7 @@ class Study:
 def nestpipe(
     *,
     dataset: str = "kuairand",
+    model: str = POSITIONWISE,
     data_root: str = "datasets",
     scale: str = "quick",
     device_name: str = "auto",
@@ -214,14 +216,16 @@ def nestpipe(
     """Opens a run; what takes ranks is measured when it is first asked for.
 
     Raises:
-        UserError: an unknown scale, backend or data set, real data asked for by name but absent, or no device for
-            each rank.
+        UserError: an unknown scale, model, backend or data set, real data asked for by name but absent, or no device
+            for each rank.
     """
     where = _place(device_name, backend, world_size)
     wanted = "gloo" if torch.device(where).type == "cpu" else "nccl"
     if backend != wanted:
         raise UserError(f"nestpipe: backend={backend} on {where}: give backend={wanted}, or another device")
-    chosen = settings(scale, dataset=dataset, data_root=str(data_root), seed=seed, device=where, world_size=world_size)
+    chosen = settings(
+        scale, dataset=dataset, model=model, data_root=str(data_root), seed=seed, device=where, world_size=world_size
+    )
     info = data.open_dataset(chosen.dataset, chosen.data_root, rows=chosen.rows).info
     params = {**asdict(chosen), "scale": scale, "backend": backend}
     run = results.start("nestpipe", params, results_dir=results_dir, seed=seed)

@@ -21,6 +21,8 @@ def missing(settings) -> str:
     """Why there are no such rows; empty: there are."""
     if not settings.torchrec:
         return "left out"
+    if settings.sequential:
+        return "they are compared on rows, whose features are pooled"
     if torch.device(settings.device).type != "cpu":
         return "its pipelines are compared on the CPU"
     from nestlab.interop import torchrec
