@@ -119,7 +119,7 @@ def test_replicas_agree_until_one_is_changed(ranks, small):
 
 @pytest.mark.parametrize("model", ["hstu", pytest.param("fuxi", marks=pytest.mark.slow)])
 def test_windows_of_histories_learn_the_same(ranks, small, model):
-    """Broken on purpose: attention divided by the longest window of the (micro-)batch; `both` was off by 1e-2."""
+    """Broken on purpose: attention divided by the longest window of the (micro-)batch; `both` was off by 0.1."""
     chosen = replace(small, model=model, history=12, batch_size=16)
     for found in ranks.run(of_histories, chosen, prepared_in()):
         assert found["DBP"] == (True, True, 0.0)
