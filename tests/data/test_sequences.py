@@ -85,8 +85,6 @@ def iter_runs(batch, name: str) -> list[torch.Tensor]:
 events = st.tuples(st.sampled_from([0, 1, -7, BIG, 5]), st.integers(0, 12), st.sampled_from([0, 1, 65]))
 histories = st.lists(events, max_size=9).map(lambda history: sorted(history, key=lambda event: event[1]))
 histories_of = st.lists(histories, min_size=1, max_size=7)
-    st.lists(events, max_size=9).map(lambda h: sorted(h, key=lambda e: e[1])), min_size=1, max_size=7
-)
 
 
 @settings(max_examples=120, deadline=None)
