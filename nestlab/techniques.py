@@ -129,8 +129,10 @@ class Techniques:
         "cost", "EcoRec", ("number",), help="tables of a rank in their groups: the cheapest first, or as listed"
     )
     group_slope: float = flag(0.0, "EcoRec", None, help="0: groups of equal numbers of tables; to 1: ever steeper")
-    dense_precision: Literal["fp32", "tf32", "bf16"] = flag("fp32", "all", help="arithmetic of the dense part")
-    compile_dense: bool = flag(False, "all", help="torch.compile on the dense part")
+    dense_precision: Literal["fp32", "tf32", "bf16"] = flag(
+        "fp32", "all", ("tf32", "bf16"), help="arithmetic of the dense part; fp32: as torch is set; tf32: CUDA alone"
+    )
+    compile_dense: bool = flag(False, "all", (True,), help="torch.compile on the dense part")
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -158,7 +160,8 @@ class Techniques:
         """`exact`, or `inexact: ` and the reasons, flag by flag. What is inexact is declared here and nowhere else.
 
         `exact` alone: the bits of the plain loop on as many ranks. With micro-batches sums stand in another order: the
-        bits of the same micro-batches one after another, and the plain loop up to rounding.
+        bits of the same micro-batches one after another, and the plain loop up to rounding. In bf16 the gradients of
+        weights are rounded once a micro-batch: up to 2⁻⁸ of the sum of their sizes.
 
         A policy, clustering rule or schedule from outside is exact: each of its answers is checked before it is used.
         Of a transport from outside nobody knows before its tests: `not checked: `.
@@ -168,7 +171,13 @@ class Techniques:
         word = "inexact: " if reasons else "not checked: " if unknown else ""
         if word:
             return word + "; ".join(reasons + unknown)
-        return REORDERED if self.micro_batches > 1 else "exact"
+        return (REORDERED if self.micro_batches > 1 else "exact") + self._beside()
+
+    def _beside(self) -> str:
+        """What else the plain loop has that exactness is claimed beside: the same arithmetic of the dense part."""
+        precision = [] if self.dense_precision == "fp32" else [f"in {self.dense_precision}"]
+        told = precision + ["compiled"] * self.compile_dense
+        return f", beside the plain loop with a dense part {' and '.join(told)}" if told else ""
 
     def _brought(self, name: str) -> bool:
         """Whether the flag's value comes from outside."""
@@ -296,6 +305,11 @@ REFUSED: tuple[tuple[str, str, Callable[[Techniques], bool]], ...] = (
         lambda t: t.table_groups > 1 and t.tt_cores == "replicated",
     ),
     (
+        "dense_precision",
+        "torch's switch to tf32 is the whole process's: cores would be multiplied in it too; leave one of the two out",
+        lambda t: t.dense_precision == "tf32" and t.table_kind == "tt",
+    ),
+    (
         "staleness",
         "cores are read as the update before left them; leave staleness out, or table_kind=tt",
         lambda t: t.staleness > 0 and t.table_kind == "tt",
@@ -370,6 +384,8 @@ INEXACT: tuple[tuple[str, Any, str], ...] = (
 
 
 REORDERED = "exact up to the order of sums"  # of micro-batches
+SAME_DENSE = "exact, beside the plain loop with the same dense part"
+_EXACTNESS = {"micro_batches": REORDERED, "dense_precision": SAME_DENSE, "compile_dense": SAME_DENSE}
 
 
 def table() -> list[dict[str, Any]]:
@@ -384,7 +400,7 @@ def table() -> list[dict[str, Any]]:
                 "default": _text(each.default),
                 "built": _built(each.metadata["built"]),
                 "system": each.metadata["system"],
-                "exactness": REORDERED if each.name == "micro_batches" else _exactness(each.metadata["built"], inexact),
+                "exactness": _EXACTNESS.get(each.name) or _exactness(each.metadata["built"], inexact),
                 "excludes": _excludes(each.name),
                 "help": each.metadata["help"],
                 "installed": _installed(each.name),

@@ -90,7 +90,7 @@ def _own(
     embedded = embed(rows, routed.parts[0], batch.size)
     if step.tables is not None:
         step.tables.add(embedded, inputs, step.tables.leaves(tables, [inputs], 0))
-    output = step.model.dense(inputs, embedded)
+    output = step.dense(inputs, embedded)
     return inputs.labels, output.predictions
 
 

@@ -19,6 +19,7 @@ from nestlab.embedding import StepInfo, embed
 from nestlab.exchange import Channel, RoutedBatch, Transport
 from nestlab.exchange.replicas import Replicas
 from nestlab.models import RecModel
+from nestlab.pipeline.arithmetic import DenseArithmetic
 from nestlab.pipeline.dense import Clipped, DenseGradients, weighted_sum
 from nestlab.pipeline.in_flight import Held, InFlight, MissingInput, Part
 from nestlab.pipeline.key_queue import KeyQueue
@@ -68,6 +69,7 @@ class TrainStep:
     def __post_init__(self) -> None:
         store = self.model.embedding
         self._store = store
+        self.dense = DenseArithmetic(self.model.dense, self.techniques, self.device, store.dtype)
         self.rows = Rows(store, self.transport, self.techniques)
         self.filler = filler(store.layout)
         self._clip = self.optimizer if isinstance(self.optimizer, Clipped) else None
@@ -224,7 +226,7 @@ class TrainStep:
             if self.tables is not None:
                 part.pooled = self.tables.leaves(b.need("tables"), [each.need("inputs") for each in b.parts], i)
                 self.tables.add(embedded, inputs, part.pooled)
-            part.output = self.model.dense(inputs, embedded)
+            part.output = self.dense(inputs, embedded)
             part.loss = weighted_sum(part.output.losses, inputs, routed.weight)
         if saved is not None:
             self._activations = saved.nbytes
@@ -234,7 +236,7 @@ class TrainStep:
         part = self._batch(t).parts[i]
         loss, rows = part.need("loss"), part.need("rows")
         if loss.requires_grad:
-            loss.backward()
+            self.dense.backward(loss)
         part.row_grads = [each.grad if each.grad is not None else torch.zeros_like(each) for each in rows]
         part.held_activations = 0  # autograd has let go of them
         part.held_grads = sum(grads.nbytes for grads in part.row_grads)
