@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 import torch
 
 from nestlab.batch import Batch
+from nestlab.data.window_shuffle import Windows
 from nestlab.errors import UserError
 
 Collate = Callable[[pa.Table], Batch]
+SHUFFLES = ("full", "window")
 
 
 def jagged_columns(columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
@@ -88,13 +90,14 @@ class Position:
 class Loader:
     """Batches over rows `start` … `stop`−1 of a table; may be iterated again and again, `len()` is in batches.
 
-    In order, or shuffled: then every iteration is an epoch with an order of its own, drawn from (seed, epoch) by a
-    generator that belongs to the loader. The same seed gives the same sequence of orders in every process; no global
-    generator is read or moved. `start` is where the next iteration begins: the whole state of the loader.
+    In order, or shuffled, all rows (`full`) or within windows of consecutive ones (`window`, see `Windows`): then every
+    iteration is an epoch with an order of its own, drawn from (seed, epoch) by a generator of the loader's own. The
+    same seed gives the same sequence of orders in every process; no global generator is read or moved. `start` is where
+    the next iteration begins: the whole state of the loader.
 
     Many ranks read one sequence of *global* batches, which does not depend on how many they are: see `slice`.
 
-    A shuffled epoch holds 8 bytes a row for its permutation.
+    A fully shuffled epoch holds 8 bytes a row for its permutation.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Loader:
         rows: tuple[int, int],
         batch_size: int,
         *,
-        shuffle: bool = False,
+        shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
         limit: int | None = None,
@@ -112,11 +115,14 @@ class Loader:
         """
         Args:
             batch_size: samples of a global batch.
+            shuffle: `full` or True, `window`, or False: in order.
             limit: at most so many batches.
 
         Raises:
-            UserError: batch_size below 1, a negative limit or seed.
+            UserError: batch_size below 1, a negative limit or seed, an unknown shuffle.
         """
+        if shuffle not in (True, False, *SHUFFLES):
+            raise UserError(f"shuffle={shuffle}: choose {' or '.join(SHUFFLES)}, or False")
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}: choose 1 or more")
         if limit is not None and limit < 0:
@@ -186,7 +192,30 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         begin, self.start = self.start, Position(self.start.epoch + 1)
+        return self._from(begin)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the next iteration begins. Of batches that were read and not trained only the trainer knows: see
+        `Position.after`."""
+        return {"epoch": self.start.epoch, "batch": self.start.batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes to where `state_dict` was taken.
+
+        Raises:
+            UserError: an epoch of these data has no such batch.
+        """
+        self.begin_at(Position(state["epoch"], state["batch"]))
+
+    def _from(self, begin: Position) -> Iterator[Batch]:
+        if self.shuffle == "window":
+            return self._in_windows(begin)
         return self._shuffled(begin) if self.shuffle else self._ordered(begin)
+
+    def _in_windows(self, begin: Position) -> Iterator[Batch]:
+        windows = Windows(self._table, self._first, self._stop, self.batch_size, self.seed, begin.epoch)
+        for rows in windows.parts(begin.batch, self._count, self._rows_of):
+            yield self._collate(rows)
 
     def _ordered(self, begin: Position) -> Iterator[Batch]:
         for batch in range(begin.batch, self._count):

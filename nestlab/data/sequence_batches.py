@@ -80,7 +80,7 @@ class SequenceLoader(Loader):
         own = copy.copy(self)  # two iterations may be under way at once, each in an epoch of its own
         own._collate = copy.copy(self._collate)
         own._collate.epoch = begin.epoch
-        return own._shuffled(begin) if self.shuffle else own._ordered(begin)
+        return own._from(begin)
 
 
 def random_bits(seed: int, epoch: int, counter: np.ndarray) -> np.ndarray:

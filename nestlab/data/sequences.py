@@ -119,7 +119,7 @@ class SequenceData:
         part: str,
         batch_size: int,
         *,
-        shuffle: bool = False,
+        shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
         limit: int | None = None,
