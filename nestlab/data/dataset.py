@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nestlab.data import statistics
+from nestlab.data.columns import open_columns
 from nestlab.data.loader import Collate, Collator, Loader, array_of
 from nestlab.data.prepare import Prepared
 from nestlab.errors import UserError
@@ -99,7 +100,7 @@ class Dataset:
         split: str,
         batch_size: int,
         *,
-        shuffle: bool | str = False,
+        shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
         limit: int | None = None,
@@ -163,7 +164,7 @@ class Dataset:
 
 
 def open_table(prepared: Prepared) -> pa.Table:
-    """The prepared rows through Hugging Face `datasets`: memory-mapped, from local files only.
+    """The prepared rows, memory-mapped: raw columns as they lie there, Parquet through Hugging Face `datasets`.
 
     Its Arrow copy lies in the prepared folder; a copy that is damaged is made again.
 
@@ -171,6 +172,8 @@ def open_table(prepared: Prepared) -> pa.Table:
         UserError: the copy cannot be written or read.
     """
     rows = prepared.manifest["rows_out"]
+    if prepared.manifest.get("layout") == "columns":
+        return open_columns(prepared.folder / "log")
     try:
         table = _load(prepared)
         if table.num_rows == rows:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from nestlab.errors import UserError
 
@@ -28,19 +29,27 @@ def prepared_root(explicit: str | Path | None = None) -> Path:
     return Path.home() / ".cache" / "nestlab" / "prepared"
 
 
-def build_folder(final: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool]) -> None:
+def build_folder(
+    final: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool], resumable: bool = False
+) -> None:
     """Makes `final` by calling `build` on a temporary folder beside it, which is then renamed.
 
     Two processes may do this at once: the second to finish finds a whole folder and throws its own away. A folder
     that is there but not whole is replaced. What killed processes left behind is removed.
 
+    Args:
+        resumable: `build` can go on from what it left when it was killed or interrupted: the temporary folder is kept
+            until `final` is built, or anything else under the same name but for what follows its last hyphen. One
+            process at a time works on it; another one works apart.
+
     Raises:
         UserError: the place cannot be written, or the disk is full.
     """
+    kept = f"{_TEMPORARY}{final.name}" if resumable else None
     with _writing(final.parent):
         final.parent.mkdir(parents=True, exist_ok=True)
-        _remove_orphans(final.parent)
-        with _temporary(final.parent) as temporary:
+        _remove_orphans(final.parent, kept)
+        with _temporary(final.parent, kept) as temporary:
             build(temporary)
             _publish(temporary, final, is_whole)
 
@@ -83,29 +92,67 @@ def _set_aside(damaged: Path) -> None:
 
 
 @contextmanager
-def _temporary(parent: Path) -> Iterator[Path]:
-    """A new folder; the lock beside it, held while its process lives, tells it from an orphan."""
-    folder = parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
-    lock = folder.with_name(folder.name + ".lock")
-    with open(lock, "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        try:
-            folder.mkdir()
-            yield folder
-        finally:
+def _temporary(parent: Path, kept: str | None) -> Iterator[Path]:
+    """A temporary folder; the lock beside it, held while its process lives, tells it from an orphan.
+
+    It is new, or an orphan called `kept` that is taken over; after an interruption it stays if it is called so.
+    """
+    names = [*([kept] if kept else []), f"{_TEMPORARY}{uuid.uuid4().hex}"]
+    held = None
+    for name in names:
+        folder, lock = parent / name, parent / f"{name}.lock"
+        if (held := _lock(lock)) is not None:
+            break
+    assert held is not None, "a new name is free"
+    remove = True
+    try:
+        folder.mkdir(exist_ok=True)
+        yield folder
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C: what is done is not lost
+        remove = folder.name != kept
+        raise
+    finally:
+        if remove:
             _remove(folder)
             lock.unlink(missing_ok=True)
+        held.close()
 
 
-def _remove_orphans(parent: Path) -> None:
-    for lock in parent.glob(f"{_TEMPORARY}*.lock"):
+def _lock(path: Path) -> TextIO | None:
+    """The open file, locked for this process; None if another one holds it."""
+    while True:
+        held = open(path, "w")  # noqa: SIM115  (its lock lives as long)
         try:
-            with open(lock) as held:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(lock.with_suffix(""))
-                lock.unlink(missing_ok=True)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            continue  # its owner lives, or another process removes it right now
+            held.close()
+            return None
+        try:
+            if os.fstat(held.fileno()).st_ino == os.stat(path).st_ino:
+                return held
+        except FileNotFoundError:
+            pass
+        held.close()  # its last owner removed this file between the two calls
+
+
+def _remove_orphans(parent: Path, kept: str | None) -> None:
+    for lock in parent.glob(f"{_TEMPORARY}*.lock"):
+        orphan = lock.with_suffix("")
+        if _may_resume(orphan.name, kept) or (held := _lock(lock)) is None:
+            continue  # its turn may come, or its owner lives
+        _remove(orphan)
+        lock.unlink(missing_ok=True)
+        held.close()
+
+
+def _may_resume(orphan: str, kept: str | None) -> bool:
+    """Whether an orphan is `kept`, or that of another data set: it has a name, and not a random one."""
+    subject = orphan.rpartition("-")[0]
+    if orphan == kept:
+        return True
+    return subject + "-" != _TEMPORARY and subject != (kept or "").rpartition("-")[0]
 
 
 def _remove(path: Path) -> None:

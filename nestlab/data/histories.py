@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -76,22 +77,28 @@ class Events:
 
 
 class EventsWriter:
-    """Makes the arrays of n events; rows may come in any order."""
+    """Writes the arrays of n events, in the order of their places. `done`: how many of them are written."""
 
-    def __init__(self, folder: Path, n: int) -> None:
-        self._arrays = {
-            name: np.lib.format.open_memmap(path_of(folder, name), mode="w+", dtype=dtype, shape=(n,))
-            for name, dtype in COLUMNS.items()
-        }
-        self.paths = [path_of(folder, name) for name in COLUMNS]
+    def __init__(self, folder: Path, n: int, done: int = 0) -> None:
+        self._files = {name: _create(path_of(folder, name), dtype, n, done) for name, dtype in COLUMNS.items()}
 
-    def put(self, place: np.ndarray, values: dict[str, np.ndarray]) -> None:
-        for name, array in self._arrays.items():
-            array[place] = values[name]
+    def append(self, values: dict[str, np.ndarray]) -> None:
+        for name, file in self._files.items():
+            file.write(np.ascontiguousarray(values[name], COLUMNS[name]).data)
+            file.flush()
 
     def close(self) -> None:
-        for array in self._arrays.values():
-            array.flush()
+        for file in self._files.values():
+            file.close()
+
+
+def _create(path: Path, dtype: type, n: int, done: int) -> BinaryIO:
+    file = open(path, "r+b" if done else "wb")  # noqa: SIM115  (its owner closes it)
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (n,)}
+    np.lib.format.write_array_header_1_0(file, header)
+    file.seek(done * np.dtype(dtype).itemsize, 1)
+    file.truncate()
+    return file
 
 
 def path_of(folder: Path, name: str) -> Path:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,14 +58,16 @@ def identify(paths: Sequence[Path], rows: int | None, memory: Path, header: int 
     Raises:
         UserError: a file cannot be read, or changes while it is hashed.
     """
+    if rows is None:
+        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 4)) as pool:
+            return list(pool.map(lambda path: _identify_one(path, None, memory), paths))
     found: list[FileIdentity] = []
     left = rows
     for path in paths:
         if left == 0:
             break
-        found.append(_identify_one(path, None if left is None else left + header, memory))
-        if left is not None:
-            left -= max((found[-1].lines or 0) - header, 0)
+        found.append(_identify_one(path, left + header, memory))
+        left -= max((found[-1].lines or 0) - header, 0)
     return found
 
 
@@ -83,9 +86,15 @@ def stamp(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
+def remember(path: Path, sha256: str, memory: Path) -> None:
+    """Spares `identify` the hashing of a whole file that was hashed while it was written."""
+    now = stamp(path)
+    _keep(_entry(path, None, memory), now, FileIdentity(path.name, now[0], now[1], sha256, None, True))
+
+
 def _identify_one(path: Path, limit: int | None, memory: Path) -> FileIdentity:
     before = stamp(path)
-    remembered = memory / f"{sha256_json([str(path.resolve()), limit])[:32]}.json"
+    remembered = _entry(path, limit, memory)
     if (known := _recall(remembered, before)) is not None:
         return known
     digest, lines = ("", None) if limit is None else _hash_lines(path, limit)
@@ -95,9 +104,17 @@ def _identify_one(path: Path, limit: int | None, memory: Path) -> FileIdentity:
     if stamp(path) != before:
         raise UserError(f"{path}: changed while it was read; try again once it is complete")
     identity = FileIdentity(path.name, before[0], before[1], digest, lines, whole)
-    with suppress(UserError):  # a read-only place costs time, no more
-        write_atomically(remembered, json.dumps({"stamp": before, "identity": asdict(identity)}))
+    _keep(remembered, before, identity)
     return identity
+
+
+def _entry(path: Path, limit: int | None, memory: Path) -> Path:
+    return memory / f"{sha256_json([str(path.resolve()), limit])[:32]}.json"
+
+
+def _keep(remembered: Path, now: list[int], identity: FileIdentity) -> None:
+    with suppress(UserError):  # a read-only place costs time, no more
+        write_atomically(remembered, json.dumps({"stamp": now, "identity": asdict(identity)}))
 
 
 def _recall(remembered: Path, now: list[int]) -> FileIdentity | None:

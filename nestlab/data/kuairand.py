@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from nestlab.data import kuairand_describe, kuairand_synth
+from nestlab.data.columns import open_columns
 from nestlab.data.dataset import Dataset, DatasetInfo
 from nestlab.data.histories import Events
 from nestlab.data.kuairand_batches import DENSE_NAMES, FEATURES, SEQUENCE_FEATURES, Joiner, RankCollator, Reading
@@ -60,7 +61,7 @@ class KuaiRand(Dataset):
     @cached_property
     def joiner(self) -> Joiner:
         """The feature tables, memory-mapped."""
-        return Joiner(*(_open_arrow(self.prepared.folder / f"{role}.arrow") for role in (USERS, VIDEOS)))
+        return Joiner(*(open_columns(self.prepared.folder / role) for role in (USERS, VIDEOS)))
 
     def batches(
         self,
@@ -110,16 +111,6 @@ class KuaiRand(Dataset):
             **kuairand_describe.tables(rows, self.joiner.columns(rows), self.manifest),
             **kuairand_describe.inputs(self.manifest, self.info.files),
         }
-
-
-def _open_arrow(path: Path) -> pa.Table:
-    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    return table if table.num_rows else _one_chunk_each(table)
-
-
-def _one_chunk_each(table: pa.Table) -> pa.Table:
-    # A file without rows has columns without chunks; a join wants one.
-    return pa.Table.from_arrays([pa.array([], field.type) for field in table.schema], schema=table.schema)
 
 
 def _open_real(variant: Variant, source: Source, request: Request) -> Dataset:

@@ -1,7 +1,7 @@
 """KuaiRand's log: 19 integers a line, comma-separated, under a header; and how it becomes an Arrow table.
 
-Two readers share one meaning, as for Criteo: pyarrow takes whole blocks that hold nothing but integers; the lines of
-any other block are sorted by a pattern, and `parse_line` names what is wrong with each that is broken.
+Two readers share one meaning: a compiled kernel takes every line of whose shape there is no doubt, and `parse_line`
+decides on each of the others and names what is wrong with it.
 
 Nothing is judged that a later reader could want otherwise: any tab, any duration (0 too), a play time beyond the
 duration, a play time of 0 with a like. Only `time_ms` tells the time: `hourmin` runs an hour ahead in a sixth of the
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pcsv
 
 from nestlab.data.planted import hash64
 from nestlab.data.rejects import BrokenLine, Reject
+from nestlab.data.text_kernels import integer_lines
 
 # The bits of an event's action mask, as Meta's generative-recommenders has them.
 ACTIONS = {
@@ -42,18 +43,9 @@ COLUMNS = (
 HEADER = ",".join(COLUMNS)
 SCHEMA = pa.schema([pa.field(n, pa.int8() if n in FLAGS else pa.int64(), nullable=False) for n in COLUMNS])
 
-_REGULAR = b"0123456789-,\n"
+NUMBERS = tuple(name for name in COLUMNS if name not in FLAGS)
+_FLAG_BITS = np.array([FLAGS.index(name) if name in FLAGS else -1 for name in COLUMNS])
 _INTEGER = re.compile(rb"-?[0-9]+")
-# A line that `_parse_fast` is sure to take: 18 digits always fit int64.
-_REGULAR_LINE = re.compile(
-    b",".join(b"[01]" if name in FLAGS else rb"-?[0-9]{1,18}" for name in COLUMNS),
-)
-_PARSE = pcsv.ParseOptions(quote_char=False, double_quote=False, ignore_empty_lines=False)
-_CONVERT = pcsv.ConvertOptions(column_types={f.name: f.type for f in SCHEMA}, null_values=[], strings_can_be_null=False)
-
-
-class _Odd(Exception):
-    """The fast reader does not vouch for this block."""
 
 
 def parse_line(line: bytes) -> list[int]:
@@ -70,29 +62,56 @@ def parse_line(line: bytes) -> list[int]:
     return [_value(text, name) for text, name in zip(fields, COLUMNS, strict=True)]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """n rows of the log, packed for speed.
+
+    Attributes:
+        values: [10, n] int64: the columns that are no flags, in the order of NUMBERS.
+        flags: [n] uint16: bit i is FLAGS[i], so that the low eight are the action mask of `ACTIONS`.
+    """
+
+    values: np.ndarray
+    flags: np.ndarray
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every column of SCHEMA, in its type."""
+        of_flags = {name: ((self.flags >> i) & 1).astype(np.int8) for i, name in enumerate(FLAGS)}
+        return dict(zip(NUMBERS, self.values, strict=True)) | of_flags
+
+
+def parse_text(text: bytes, lines: int, first: int = 1) -> tuple[Rows, list[Reject]]:
+    """Reads `lines` lines, no header among them, each with an LF behind it; the first has the number `first`."""
+    values, flags = np.empty((len(NUMBERS), lines), np.int64), np.empty(lines, np.uint16)
+    odd = np.empty((lines, 3), np.int64)
+    _, odds = integer_lines(np.frombuffer(text, np.uint8), _FLAG_BITS, values, flags, odd)
+    rejects, keep = [], np.ones(lines, bool)
+    for line, start, end in odd[:odds].tolist():
+        raw = text[start:end]
+        try:
+            row = dict(zip(COLUMNS, parse_line(raw), strict=True))
+        except BrokenLine as broken:
+            rejects.append(Reject(first + line, broken.reason, broken.column, raw))
+            keep[line] = False
+            continue
+        values[:, line] = [row[name] for name in NUMBERS]
+        flags[line] = sum(row[name] << i for i, name in enumerate(FLAGS))
+    return (Rows(values[:, keep], flags[keep]) if rejects else Rows(values, flags)), rejects
+
+
 def parse_block(lines: Sequence[bytes], first: int = 1) -> tuple[pa.Table, list[Reject]]:
     """Reads lines, no header among them, of which the first has the number `first`: rows in their order, rejects."""
-    try:
-        return _parse_fast(lines), []
-    except (_Odd, pa.ArrowInvalid):
-        return _parse_sorted(lines, first)
+    rows, rejects = parse_text(b"".join(line + b"\n" for line in lines), len(lines), first)
+    columns = rows.columns()
+    return pa.Table.from_arrays([pa.array(columns[name]) for name in COLUMNS], schema=SCHEMA), rejects
 
 
-def row_hashes(table: pa.Table) -> np.ndarray:
-    """[n] uint64 over all 19 values: equal for equal rows, and for others with a probability of 2^-64."""
-    mixed = np.zeros(table.num_rows, np.uint64)
-    for i, name in enumerate(COLUMNS):
-        values = table.column(name).to_numpy().astype(np.int64).view(np.uint64)
-        mixed = hash64(i, mixed ^ values)
+def row_hashes(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """[n] uint64 over columns [n] of integers: equal for equal rows, and for others with a probability of 2^-64."""
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for i, values in enumerate(columns):
+        mixed = hash64(i, mixed ^ values.astype(np.int64).view(np.uint64))
     return mixed
-
-
-def action_mask(table: pa.Table) -> np.ndarray:
-    """[n] uint8: the bits of `ACTIONS`."""
-    mask = np.zeros(table.num_rows, np.uint8)
-    for name, bit in ACTIONS.items():
-        mask |= table.column(name).to_numpy().astype(np.uint8) * np.uint8(bit)
-    return mask
 
 
 def beijing_hour(time_ms: np.ndarray) -> np.ndarray:
@@ -108,36 +127,3 @@ def _value(text: bytes, name: str) -> int:
     if name in FLAGS and int(text) not in (0, 1):
         raise BrokenLine("flag not 0 or 1", name)
     return int(text)
-
-
-def _parse_fast(lines: Sequence[bytes]) -> pa.Table:
-    """Raises _Odd or pa.ArrowInvalid unless every line is regular."""
-    if not lines:
-        return SCHEMA.empty_table()
-    text = b"\n".join(lines) + b"\n"
-    if text.translate(None, _REGULAR):
-        raise _Odd
-    read = pcsv.ReadOptions(column_names=COLUMNS, use_threads=False, block_size=len(text) + 1)
-    table = pcsv.read_csv(pa.BufferReader(text), read_options=read, parse_options=_PARSE, convert_options=_CONVERT)
-    flags = np.stack([table.column(name).to_numpy() for name in FLAGS])
-    if table.num_rows != len(lines) or flags.min() < 0 or flags.max() > 1:
-        raise _Odd
-    return table.cast(SCHEMA)
-
-
-def _parse_sorted(lines: Sequence[bytes], first: int) -> tuple[pa.Table, list[Reject]]:
-    regular, odd, rows, rejects = [], [], [], []
-    for i, line in enumerate(lines):
-        if _REGULAR_LINE.fullmatch(line):
-            regular.append(i)
-            continue
-        try:
-            rows.append(parse_line(line))
-            odd.append(i)
-        except BrokenLine as broken:
-            rejects.append(Reject(first + i, broken.reason, broken.column, line))
-    columns = zip(*rows, strict=True) if rows else [[] for _ in COLUMNS]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-    table = pa.concat_tables([_parse_fast([lines[i] for i in regular]), pa.Table.from_arrays(arrays, schema=SCHEMA)])
-    # Rows accepted one by one go back to where they stood among the others.
-    return table.take(pa.array(np.argsort(regular + odd))) if rows else table, rejects

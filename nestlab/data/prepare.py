@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -12,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from nestlab.data.folders import build_folder
-from nestlab.data.identity import FileIdentity, identify, sha256_file, sha256_json, stamp
+from nestlab.data.identity import FileIdentity, identify, remember, sha256_file, sha256_json, stamp
 from nestlab.errors import UserError
 
 MANIFEST = "manifest.json"
+_PASSING = ("content", "created", "software", "stages")  # keys of a manifest that hold for one run only
 HOPELESS = 10_000  # so many lines set aside before the first good one: this is not the format
 
 Progress = Callable[[str], None]
@@ -26,12 +30,12 @@ class PrepareOptions:
     """How raw files are turned into Parquet. All of it is part of the prepared data's identity.
 
     Attributes:
-        block_bytes: how much text is parsed at a time; bounds the memory (about ten times this) and is the size of
-            a row group.
-        compression: Parquet's codec: zstd, snappy, lz4 or none.
+        block_bytes: how much text is parsed at a time; bounds the memory (about ten times this a thread). Criteo: the
+            size of a row group.
+        compression: Parquet's codec: zstd, snappy, lz4 or none. KuaiRand is not written as Parquet.
     """
 
-    block_bytes: int = 16 << 20
+    block_bytes: int = 32 << 20
     compression: str = "zstd"
 
     def __post_init__(self) -> None:
@@ -43,10 +47,19 @@ class PrepareOptions:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A whole prepared folder. `fingerprint` is the sha256 over inputs, options and schema version."""
+    """A whole prepared folder.
+
+    `fingerprint` is the sha256 over inputs, options and schema version: what was asked for. `content` is the sha256
+    over the manifest without what is true of one run only: what came of it, and the same however often that was
+    interrupted, whenever and wherever it ran.
+    """
 
     folder: Path
     manifest: dict[str, Any]
+
+    @property
+    def content(self) -> str:
+        return self.manifest["content"]
 
     @property
     def fingerprint(self) -> str:
@@ -58,20 +71,27 @@ class Prepared:
 
 
 def prepare_folder(
-    name: str, root: Path, identity: dict[str, Any], build: Callable[[Path], dict[str, Any]]
+    name: str,
+    root: Path,
+    identity: dict[str, Any],
+    build: Callable[[Path], dict[str, Any]],
+    resumable: bool = False,
 ) -> Prepared:
     """The prepared folder of `identity` below `root`, built if it is not there whole.
 
     Args:
         identity: everything that decides the content, as JSON: the schema version, inputs by hash, options.
         build: fills a folder and returns what its manifest says: `parts` (and `tables`, further files) by
-            `describe_file`, `rows_out`, and whatever else is worth knowing.
+            `describe_file`, `rows_out`, and whatever else is worth knowing; what depends on the hour or the machine
+            under the keys of `_PASSING` alone.
+        resumable: `build` can go on from what it left when it was killed; see `build_folder`.
 
     Raises:
         UserError: from `build`; or `root` cannot be written.
     """
     fingerprint = sha256_json(identity)
     folder = root / f"{name}-{fingerprint[:16]}"
+    written: list[int] = []
 
     def is_whole(candidate: Path) -> bool:
         return read_prepared(candidate, fingerprint) is not None
@@ -84,11 +104,16 @@ def prepare_folder(
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         manifest = {**head, **build(temporary), "software": _software()}
+        manifest["content"] = content_hash(manifest)
         # Written last: its presence says that all else is there.
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        written.append((temporary / MANIFEST).stat().st_ino)
 
     if not is_whole(folder):
-        build_folder(folder, build_and_sign, is_whole)
+        build_folder(folder, build_and_sign, is_whole, resumable)
+        if written == [(folder / MANIFEST).stat().st_ino]:
+            # Its files were hashed a moment ago, under another name.
+            _remember(folder)
     prepared = read_prepared(folder, fingerprint)
     if prepared is None:
         raise UserError(f"{folder}: damaged right after it was written; check the disk, then try again")
@@ -113,15 +138,56 @@ def read_prepared(folder: Path, fingerprint: str) -> Prepared | None:
         return None
 
 
-def describe_file(path: Path) -> dict[str, Any]:
-    """A file of a prepared folder, as its manifest lists it."""
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
+def content_hash(manifest: dict[str, Any]) -> str:
+    """See `Prepared.content`."""
+    lasting = {key: value for key, value in manifest.items() if key not in _PASSING}
+    inputs = [{key: value for key, value in entry.items() if key != "mtime_ns"} for entry in manifest.get("inputs", [])]
+    return sha256_json({**lasting, "inputs": inputs})
+
+
+def describe_file(path: Path, folder: Path | None = None) -> dict[str, Any]:
+    """A file of a prepared folder, as its manifest lists it; one in a folder below `folder` by its way from there."""
+    name = path.relative_to(folder).as_posix() if folder else path.name
+    return {"name": name, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
+
+
+def describe_files(paths: Iterable[Path], folder: Path) -> list[dict[str, Any]]:
+    """As `describe_file`, several files at a time."""
+    with ThreadPoolExecutor(threads()) as pool:
+        return list(pool.map(lambda path: describe_file(path, folder), paths))
+
+
+def threads() -> int:
+    """How many threads a preparation has work for: as many as there are cores, but memory is for four at most."""
+    return min(len(os.sched_getaffinity(0)), 4)
+
+
+def ahead(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """`function` of each item, in their order; a few are worked on by threads while the last one is looked at."""
+    with ThreadPoolExecutor(threads()) as pool:
+        waiting: deque[Future] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > threads():
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()
 
 
 def check_unchanged(path: Path, identity: FileIdentity) -> None:
     """Raises UserError if an input is not what it was when its identity was taken."""
     if stamp(path)[:2] != [identity.bytes, identity.mtime_ns]:
         raise UserError(f"{path}: changed while it was read; try again once it is complete")
+
+
+def _remember(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    for entry in [*manifest["parts"], *manifest.get("tables", [])]:
+        remember(folder / entry["name"], entry["sha256"], folder / "hashes")
 
 
 def _software() -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 NAME = "rejects.tsv"
 
@@ -38,10 +38,16 @@ class Rejects:
         first: where the first of them stands and what is wrong with it, in words; "" while there is none.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, state: dict[str, Any] | None = None) -> None:
+        """`state`: what `state()` said when an earlier process had written as much as the file holds now."""
         self._file = file
-        self.reasons: Counter[str] = Counter()
-        self.first = ""
+        self.reasons: Counter[str] = Counter(state["reasons"] if state else {})
+        self.first = state["first"] if state else ""
+
+    def state(self) -> dict[str, Any]:
+        """What another process needs to go on; everything is handed to the kernel."""
+        self._file.flush()
+        return {"reasons": dict(self.reasons), "first": self.first, "bytes": self._file.tell()}
 
     @property
     def total(self) -> int:

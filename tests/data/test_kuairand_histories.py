@@ -110,7 +110,7 @@ def test_micro_batches_keep_histories(made):
 
 def test_chunks_of_the_order_do_not_show(made, tmp_path, monkeypatch):
     dataset, rows = made
-    monkeypatch.setattr("nestlab.data.spool.in_order.__defaults__", (37,))
+    monkeypatch.setattr("nestlab.data.kuairand_merge.PIECE", 37)
     oracle.write_log(tmp_path, oracle.made_rows(500, users=5))
     options = data.KuaiRandOptions(block_bytes=3000)
     chunked = data.open_dataset("kuairand-pure", tmp_path, prepared=tmp_path / "prepared", options=options)

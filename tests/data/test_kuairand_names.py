@@ -131,12 +131,12 @@ def test_a_change_in_a_feature_table_prepares_again_and_damage_is_repaired(tmp_p
     oracle.write_users(tmp_path, [USER.format(0).replace("514", "515")])
     second = opened(tmp_path)
     assert second.info.fingerprint != first.info.fingerprint
-    for name in ("users.arrow", "events_time_ms.npy", "part-00000.parquet"):
+    for name in ("users/user_id.values", "events_time_ms.npy", "log/is_click.values"):
         path = second.prepared.folder / name
         content = path.read_bytes()
-        path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         again = opened(tmp_path)
         assert (again.prepared.folder / name).read_bytes() == content
     assert not list((tmp_path / "prepared").glob(".tmp-*"))
-    assert not list((tmp_path / "prepared").rglob("spool.arrow"))
+    assert not list((tmp_path / "prepared").rglob("*.spool"))
     assert not list((tmp_path / "prepared").rglob("*.pkl"))

@@ -1,5 +1,7 @@
 """KuaiRand's feature tables: missing values, words, tags, broken rows; and the join by position."""
 
+from dataclasses import dataclass
+
 import kuairand_oracle as oracle
 import pyarrow as pa
 import pytest
@@ -7,14 +9,34 @@ from kuairand_oracle import NOON, USER, event
 from test_kuairand_log import ids_of, whole
 
 import nestlab.data as data
-from nestlab.data.kuairand_tables import USER_TABLE, VIDEO_TABLE, read_table, word_id
+from nestlab.data.columns import open_columns
+from nestlab.data.kuairand_tables import USER_TABLE, VIDEO_TABLE, word_id
+from nestlab.data.table_reading import FeatureTable, read_table
 from nestlab.errors import UserError
 
 VIDEO = '{},77,NORMAL,2022-04-10,Web,0.0,358016.0,960.0,720.0,9148581891,9.0,"12,65"'
 
 
+@dataclass
+class Read:
+    """What was read, the rows themselves, and the rejects."""
+
+    said: FeatureTable
+    table: pa.Table
+    rejects: list
+
+
+def read(path, form, folder, block_bytes=1 << 20):
+    rejects = []
+    folder.mkdir(parents=True, exist_ok=True)
+    said = read_table(path, form, folder / form.what, block_bytes, rejects.extend)
+    table = open_columns(folder / form.what)
+    assert (said.rows, said.rejected) == (table.num_rows, len(rejects))
+    return Read(said, table, rejects)
+
+
 def video_table(tmp_path, *lines, block_bytes=1 << 20):
-    return read_table(oracle.write_videos(tmp_path, lines), VIDEO_TABLE, block_bytes)
+    return read(oracle.write_videos(tmp_path, lines), VIDEO_TABLE, tmp_path / "made", block_bytes)
 
 
 def open_pure(root, **options):
@@ -51,27 +73,27 @@ def test_a_video_s_row(tmp_path):
 
 @pytest.mark.parametrize("missing", ["", "NaN", "nan", "-124", "-124.0"])
 def test_nothing_nan_and_the_sentinel_are_missing(tmp_path, missing):
-    read = video_table(tmp_path, f"5,77,{missing},{missing},Web,0,{missing},960,720,3,{missing},{missing}")
-    (row,) = read.table.to_pylist()
+    got = video_table(tmp_path, f"5,77,{missing},{missing},Web,0,{missing},960,720,3,{missing},{missing}")
+    (row,) = got.table.to_pylist()
     assert [name for name, value in row.items() if value is None] == [
         *("video_type", "upload_dt", "video_duration", "music_type", "tag")
     ]
-    assert read.rejects == []
+    assert got.rejects == []
 
 
 def test_the_sentinel_of_live_streamers(tmp_path):
     path = oracle.write_users(tmp_path, [USER.format(3), USER.format(4).replace("-124", "1")])
-    table = read_table(path, USER_TABLE, 1 << 20).table
+    table = read(path, USER_TABLE, tmp_path).table
     assert table.column("is_live_streamer").to_pylist() == [None, 1]
 
 
 def test_words_never_seen_before_are_taken_and_counted(tmp_path):
     lines = [VIDEO.format(i).replace("NORMAL", w) for i, w in enumerate(["AD", "brand, new", "AD"])]
     lines[1] = lines[1].replace("brand, new", '"brand, new"')
-    read = video_table(tmp_path, *lines)
-    assert read.table.column("video_type").to_pylist() == [word_id(w) for w in ("AD", "brand, new", "AD")]
-    assert read.words["video_type"] == {"AD": 2, "brand, new": 1}
-    assert read.words["tag"] == {"12": 3, "65": 3}
+    got = video_table(tmp_path, *lines)
+    assert got.table.column("video_type").to_pylist() == [word_id(w) for w in ("AD", "brand, new", "AD")]
+    assert got.said.words["video_type"] == {"AD": 2, "brand, new": 1}
+    assert got.said.words["tag"] == {"12": 3, "65": 3}
 
 
 @pytest.mark.parametrize("block_bytes", [30, 200, 1 << 20])
@@ -89,11 +111,11 @@ def test_broken_rows_are_set_aside_by_reason(tmp_path, block_bytes):
         VIDEO.format(6).replace('65"', "65"),
         VIDEO.format(7),
     ]
-    read = video_table(tmp_path, *lines, block_bytes=block_bytes)
-    assert read.table.column("video_id").to_pylist() == [1, 7]
-    assert read.table.column("author_id").to_pylist() == [77, 77]
-    assert read.rows_in == 10 == read.table.num_rows + len(read.rejects)
-    assert {(r.line, r.reason) for r in read.rejects} == {
+    got = video_table(tmp_path, *lines, block_bytes=block_bytes)
+    assert got.table.column("video_id").to_pylist() == [1, 7]
+    assert got.table.column("author_id").to_pylist() == [77, 77]
+    assert got.said.rows_in == 10 == got.table.num_rows + len(got.rejects)
+    assert {(r.line, r.reason) for r in got.rejects} == {
         (3, "not 12 fields"),
         (4, "not an integer"),
         (5, "no key"),
@@ -103,7 +125,7 @@ def test_broken_rows_are_set_aside_by_reason(tmp_path, block_bytes):
         (9, "repeated key"),
         (10, "bad quoting"),
     }
-    assert read.words["video_type"] == {"NORMAL": 3}  # the repeated row was read before it was set aside
+    assert got.said.words["video_type"] == {"NORMAL": 3}  # the repeated row was read before it was set aside
 
 
 def test_a_table_none_of_whose_rows_can_be_read_is_refused(tmp_path):
@@ -116,7 +138,7 @@ def test_another_header_is_refused(tmp_path):
     path = oracle.write_videos(tmp_path, [VIDEO.format(1)])
     path.write_text(path.read_text().replace("music_type,", ""))
     with pytest.raises(UserError, match="not a KuaiRand video feature table") as error:
-        read_table(path, VIDEO_TABLE, 1 << 20)
+        read(path, VIDEO_TABLE, tmp_path / "made")
     assert "\n" not in str(error.value)
     assert "column 11 is 'tag' instead of 'music_type'" in str(error.value)
 
@@ -132,7 +154,7 @@ def test_another_header_is_refused(tmp_path):
 def test_the_first_column_that_differs_is_named(tmp_path, change, said):
     path = oracle.write(tmp_path, "videos.csv", [], change(oracle.VIDEOS))
     with pytest.raises(UserError) as error:
-        read_table(path, VIDEO_TABLE, 1 << 20)
+        read(path, VIDEO_TABLE, tmp_path / "made")
     assert said in str(error.value)
 
 
