@@ -14,8 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nestlab.errors import UserError
 from nestlab.models.sequence import ENCODERS
-from nestlab.models.sequence.encoder import TIME_BUCKETS, Size
-from nestlab.models.sequence.jagged import blocks_of, joined, padding
+from nestlab.models.sequence.attention import TIME_BUCKETS
+from nestlab.models.sequence.encoder import Size
+from nestlab.models.sequence.jagged import Blocks, padding
 
 LENGTHS = [3, 0, 7, 1, 7, 5]
 SIZE = Size(8, blocks=2, heads=2, longest=9, seed=3)
@@ -184,10 +185,10 @@ def test_what_does_not_fit_is_refused():
 @given(st.lists(st.integers(0, 60), max_size=40))
 def test_blocks_hold_every_event_once_and_little_else(lengths):
     lengths_b = torch.tensor(lengths, dtype=torch.int64)
-    blocks = blocks_of(lengths_b)
-    values = torch.arange(int(lengths_b.sum()))
+    found = Blocks.of(lengths_b)
+    blocks, values = found.each, torch.arange(int(lengths_b.sum()))[:, None]
     if blocks:
-        assert torch.equal(joined([values[block.index] for block in blocks], blocks), values)
+        assert torch.equal(found.joined(found.padded(values.double())), values.double())
     assert sorted(s for block in blocks for s in block.samples.tolist()) == [i for i, n in enumerate(lengths) if n]
     for block in blocks:
         own = lengths_b[block.samples]

@@ -1,4 +1,4 @@
-"""What the encoders share: layers over blocks, causal masks, the bias of places and times.
+"""What the encoders share: sizes, layers over windows, the bias of places and times.
 
 Source of the bias: HSTU (Zhai et al., 2024, arXiv 2402.17152); buckets are powers of two of the milliseconds between
 two events.
@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nestlab.errors import UserError
-from nestlab.models.sequence.jagged import Block, blocks_of, joined
-
-TIME_BUCKETS = 48  # 2^47 ms are four thousand years
+from nestlab.models.sequence.attention import TIME_BUCKETS, Window, pairs_of
+from nestlab.models.sequence.jagged import places_within
 
 
 @dataclass(frozen=True)
@@ -58,21 +56,6 @@ class Size:
         return self.head_dim or self.dim // self.heads
 
 
-@dataclass(frozen=True, eq=False)
-class Window:
-    """A block's padded times, in the forms that layers ask for.
-
-    Attributes:
-        block: whose they are.
-        causal: [L, L] bool, whether an event sees another: itself and earlier ones.
-        buckets: [b, L, L] int32, of the time from the other event to it.
-    """
-
-    block: Block
-    causal: Tensor
-    buckets: Tensor | None
-
-
 class Encoder(nn.Module):
     """Layers over jagged sequences; a subclass gives the layers.
 
@@ -91,12 +74,8 @@ class Encoder(nn.Module):
         initialise_all(self, size.seed)
 
     def layer(self, size: Size) -> nn.Module:
-        """A new layer: `forward(x [b, L, D], window) -> [b, L, D]`."""
+        """A new layer: `forward(x [n, D], window) -> [n, D]`."""
         raise NotImplementedError
-
-    def prepare(self, x: Tensor, block: Block) -> Tensor:
-        """What the first layer gets, of x [b, L, D]."""
-        return x
 
     def forward(self, x: Tensor, lengths: Tensor, time: Tensor) -> Tensor:
         """[n, D] of events x [n, D] at `time` [n] int64, milliseconds; lengths [B] of the windows.
@@ -104,32 +83,25 @@ class Encoder(nn.Module):
         Raises:
             UserError: a window is longer than the encoder's longest.
         """
-        blocks = blocks_of(lengths)
-        if not blocks:
-            return x
-        if blocks[-1].shape[1] > self.size.longest:
+        longest = int(lengths.max()) if len(lengths) else 0
+        if longest > self.size.longest:
             raise UserError(
-                f"encoder: a window of {blocks[-1].shape[1]} events; the longest is {self.size.longest}: raise it, or "
+                f"encoder: a window of {longest} events; the longest is {self.size.longest}: raise it, or "
                 "shorten the history"
             )
-        return joined([self._encode(x, block, time) for block in blocks], blocks)
-
-    def _encode(self, x: Tensor, block: Block, time: Tensor) -> Tensor:
-        longest = block.shape[1]
-        causal = torch.ones(longest, longest, dtype=torch.bool, device=x.device).tril()
-        window = Window(block, causal, buckets_of(time[block.index]) if self.timed else None)
-        states = self.prepare(x[block.index], block)
+        window = Window.of(lengths, time if self.timed else None)
+        if self.placed:
+            x = x * math.sqrt(self.size.dim) + self.positions[places_within(lengths)]
         for layer in self.layers:
-            states = layer(states, window)
-        return states
+            x = layer(x, window)
+        return x
 
     def flops(self, lengths: Tensor) -> int:
         """Of a forward pass without padding, two a multiplication with its addition; products of matrices alone.
 
-        Attention is counted over all pairs of a window, as it is computed.
+        Attention is counted as it is computed: a chunk of queries by the keys up to its last one.
         """
-        events = int(lengths.sum())
-        pairs = int((lengths.long() ** 2).sum())
+        events, pairs = int(lengths.sum()), pairs_of(lengths)
         return self.size.blocks * (events * self.event_flops() + pairs * self.pair_flops())
 
     def event_flops(self) -> int:
@@ -148,31 +120,6 @@ class RelativeBias(nn.Module):
         super().__init__()
         self.place = nn.Parameter(torch.empty(longest))
         self.time = nn.Parameter(torch.empty(TIME_BUCKETS))
-
-    def places(self, length: int) -> Tensor:
-        """[L, L]; what lies ahead gets the number of distance 0 and is for a causal mask to take out."""
-        steps = torch.arange(length, device=self.place.device)
-        return self.place[(steps[:, None] - steps).clamp(min=0)]
-
-    def times(self, buckets: Tensor) -> Tensor:
-        """[b, L, L] of buckets [b, L, L]."""
-        return F.embedding(buckets, self.time[:, None]).squeeze(-1)
-
-
-def buckets_of(time: Tensor) -> Tensor:
-    """[b, L, L] int32 of times [b, L]: 0 for no time between (or an event ahead), k for 2^(k−1) ms to below 2^k."""
-    gaps = (time[:, :, None] - time[:, None, :]).clamp(min=0)
-    return torch.frexp(gaps.double()).exponent.clamp(max=TIME_BUCKETS - 1)
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[b, H, L, d] of [b, L, H·d]."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """[b, L, H·d] of [b, H, L, d]."""
-    return x.transpose(1, 2).flatten(2)
 
 
 @torch.no_grad()

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestlab.models.sequence.encoder import Encoder, RelativeBias, Size, Window, merge_heads, split_heads
+from nestlab.models.sequence.attention import ByPlace, ByTime, Pointwise, Window, attend
+from nestlab.models.sequence.encoder import Encoder, RelativeBias, Size
 
 
 class FuXi(Encoder):
@@ -50,12 +51,10 @@ class FuXiLayer(nn.Module):
     def _channels(self, x: Tensor, window: Window) -> Tensor:
         inner = self.size.heads * self.size.width
         gate, values, queries, keys = F.silu(self.project(x)).split([3 * inner, inner, inner, inner], dim=-1)
-        queries, keys, values = (split_heads(each, self.size.heads) for each in (queries, keys, values))
-        causal = window.causal.to(x)
-        by_meaning = F.silu(queries @ keys.transpose(-1, -2)) * (causal / self.size.longest)
-        by_place = self.bias.places(x.shape[1]) * causal
-        by_time = self.bias.times(window.buckets).unsqueeze(1) * causal
-        channels = torch.cat([merge_heads(each @ values) for each in (by_meaning, by_place, by_time)], dim=-1)
+        by_meaning = attend(Pointwise, window, values, queries, keys, heads=self.size.heads) / self.size.longest
+        by_place = attend(ByPlace, window, values, self.bias.place)
+        by_time = attend(ByTime, window, values, self.bias.time)
+        channels = torch.cat([by_meaning, by_place, by_time], dim=-1)
         return self.norm_channels(channels) * gate
 
 

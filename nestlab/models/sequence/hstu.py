@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestlab.models.sequence.encoder import Encoder, RelativeBias, Size, Window, merge_heads, split_heads
+from nestlab.models.sequence.attention import Pointwise, Window, attend
+from nestlab.models.sequence.encoder import Encoder, RelativeBias, Size
 
 
 class HSTU(Encoder):
@@ -37,8 +38,6 @@ class HSTULayer(nn.Module):
 
     def forward(self, x: Tensor, window: Window) -> Tensor:
         gate, values, queries, keys = F.silu(self.project(self.norm(x))).chunk(4, dim=-1)
-        queries, keys, values = (split_heads(each, self.size.heads) for each in (queries, keys, values))
-        bias = self.bias.places(x.shape[1]) + self.bias.times(window.buckets)
-        scores = F.silu(queries @ keys.transpose(-1, -2) + bias.unsqueeze(1))
-        attended = merge_heads((scores * window.causal.to(scores) / self.size.longest) @ values)
+        bias = self.bias.place, self.bias.time
+        attended = attend(Pointwise, window, values, queries, keys, *bias, heads=self.size.heads) / self.size.longest
         return x + self.dropout(self.out(self.norm_attended(attended) * gate))

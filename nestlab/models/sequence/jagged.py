@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from nestlab.batch import Batch
 
@@ -26,15 +27,24 @@ class Block:
         samples: [b] int64, their numbers in the batch.
         index: [b, L] int64, where their events lie; behind a sample's end its last event again.
         events: [b, L] bool, what is no padding.
+        places: [m] int64, where its m events lie in the batch, sample after sample.
+        own: [m] int64, where they lie among the block's b·L places.
     """
 
     samples: Tensor
     index: Tensor
     events: Tensor
+    places: Tensor
+    own: Tensor
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.index.shape[0], self.index.shape[1]
+
+    @property
+    def padded(self) -> bool:
+        """Whether its samples differ in length."""
+        return len(self.places) < self.index.numel()
 
 
 def blocks_of(lengths: Tensor) -> list[Block]:
@@ -49,8 +59,9 @@ def blocks_of(lengths: Tensor) -> list[Block]:
         samples, longest = order[first:end], sorted_lengths[end - 1]
         places = torch.arange(longest, device=lengths.device)
         own = lengths[samples, None]
-        index = starts[samples, None] + torch.minimum(places, own - 1)
-        found.append(Block(samples, index, places < own))
+        index, events = starts[samples, None] + torch.minimum(places, own - 1), places < own
+        kept = torch.nonzero(events.view(-1)).view(-1)
+        found.append(Block(samples, index, events, index.view(-1).index_select(0, kept), kept))
     return found
 
 
@@ -66,13 +77,60 @@ def _spans(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = place
 
 
-def joined(values: Sequence[Tensor], blocks: Sequence[Block]) -> Tensor:
-    """[n, …] in the batch's order, of each block's [b, L, …]: padding left out."""
-    places = torch.cat([block.index[block.events] for block in blocks])
-    rows = torch.cat([value[block.events] for value, block in zip(values, blocks, strict=True)])
-    back = torch.empty_like(places)
-    back[places] = torch.arange(len(places), device=places.device)
-    return rows.index_select(0, back)
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The blocks of a batch.
+
+    Attributes:
+        each: shortest samples first; none where there is no event.
+        order: [n] int64, where each event of the batch lies when the events of all blocks lie end to end.
+    """
+
+    each: tuple[Block, ...]
+    order: Tensor
+
+    @classmethod
+    def of(cls, lengths: Tensor) -> Blocks:
+        """Of samples of these lengths [B], which are needed on the host."""
+        each = tuple(blocks_of(lengths))
+        places = torch.cat([block.places for block in each]) if each else lengths.new_zeros(0)
+        order = torch.empty_like(places)
+        order[places] = torch.arange(len(places), device=places.device)
+        return cls(each, order)
+
+    def joined(self, values: Sequence[Tensor]) -> Tensor:
+        """[n, D] in the batch's order, of each block's [b, L, D]: padding left out."""
+        rows = [value.flatten(0, 1).index_select(0, block.own) for value, block in zip(values, self.each, strict=True)]
+        return torch.cat(rows).index_select(0, self.order)
+
+    def padded(self, values: Tensor) -> tuple[Tensor, ...]:
+        """A block [b, L, D], of values [n, D]; gradients of padding must be zeros, and are left out."""
+        return _Padded.apply(values, self) if self.each else ()
+
+
+class _Padded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values: Tensor, blocks: Blocks) -> tuple[Tensor, ...]:
+        ctx.blocks = blocks
+        return tuple(gathered(values, block) for block in blocks.each)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.blocks.joined(grads), None
+
+
+def gathered(values: Tensor, block: Block) -> Tensor:
+    """[b, L, …] of values [n, …]; selecting rows costs a twentieth of indexing."""
+    return values.index_select(0, block.index.view(-1)).unflatten(0, block.shape)
+
+
+def places_within(lengths: Tensor) -> Tensor:
+    """[n] int64: each event's place in its sample, from 0."""
+    ends = torch.cumsum(lengths, 0)
+    total = int(ends[-1]) if len(ends) else 0
+    starts = torch.repeat_interleave(ends - lengths, lengths, output_size=total)
+    return torch.arange(total, device=lengths.device) - starts
 
 
 def padding(lengths: Tensor) -> float:

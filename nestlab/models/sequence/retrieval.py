@@ -10,7 +10,7 @@ from nestlab.batch import Batch
 from nestlab.embedding import Embedded
 from nestlab.models.base import DenseOutput
 from nestlab.models.sequence.encoder import Encoder
-from nestlab.models.sequence.jagged import batch_values, blocks_of, joined
+from nestlab.models.sequence.jagged import Blocks, batch_values, gathered
 
 
 class Retrieval(nn.Module):
@@ -37,32 +37,35 @@ class Retrieval(nn.Module):
         losses = self._losses(batch, embedded, states, lengths)
         return DenseOutput(losses, last_states(states, lengths).detach())
 
-    def _losses(self, batch: Batch, embedded: Embedded, states: Tensor, lengths: Tensor) -> Tensor:
-        targets = F.normalize(embedded.sequence("target")[0], dim=-1)
-        right = (states * targets).sum(-1) / self.temperature
-        wrong = self._wrong(batch, embedded, states, lengths)
-        each = torch.logsumexp(torch.cat([right[:, None], wrong], dim=1), dim=1) - right
-        sample = torch.repeat_interleave(torch.arange(batch.size, device=lengths.device), lengths)
-        summed = each.new_zeros(batch.size).index_add(0, sample, each)
-        return summed / lengths.clamp(min=1)
+    def flops(self, lengths: Tensor, negatives: int) -> int:
+        """Of a forward pass, as the encoder counts them: its own, and the scores of so many negatives an event."""
+        return self.encoder.flops(lengths) + 2 * int(lengths.sum()) * negatives * self.encoder.size.dim
 
-    def _wrong(self, batch: Batch, embedded: Embedded, states: Tensor, lengths: Tensor) -> Tensor:
-        """[n, K]: scores of the sample's negatives; −∞ where one is the target."""
+    def _losses(self, batch: Batch, embedded: Embedded, states: Tensor, lengths: Tensor) -> Tensor:
+        """[B]; no more than the scores of a block's events are written at once."""
+        blocks, losses = Blocks.of(lengths), states.new_zeros(batch.size)
+        if not blocks.each:
+            return losses
+        targets, ids = F.normalize(embedded.sequence("target")[0], dim=-1), batch_values(batch, "target")
+        negatives, negative_ids = self._negatives(batch, embedded)
+        found = []
+        for block, state, target in zip(blocks.each, blocks.padded(states), blocks.padded(targets), strict=True):
+            same = negative_ids[block.samples][:, None, :] == gathered(ids, block)[:, :, None]
+            wrong = state @ negatives.index_select(0, block.samples).mT
+            right = (state * target).sum(-1, keepdim=True)
+            scores = torch.cat([right, wrong.masked_fill_(same, -torch.inf)], dim=-1) / self.temperature
+            surprise = torch.logsumexp(scores, dim=-1) - scores[..., 0]
+            found.append(surprise.masked_fill(~block.events, 0.0).sum(1) / block.events.sum(1))
+        return losses.index_copy(0, torch.cat([block.samples for block in blocks.each]), torch.cat(found))
+
+    def _negatives(self, batch: Batch, embedded: Embedded) -> tuple[Tensor, Tensor]:
+        """Unit-length rows [B, K, D] and ids [B, K]."""
         rows, counts = embedded.sequence("negative")
-        most = int(counts.max()) if batch.size else 0
+        most = int(counts.max())
         if rows.shape[0] != most * batch.size:
             raise ValueError("retrieval: samples have different numbers of negatives; give each the same")
-        blocks = blocks_of(lengths)
-        if not blocks or not most:
-            return states.new_empty(states.shape[0], most)
-        rows = F.normalize(rows, dim=-1).view(batch.size, most, -1)
-        ids, target = batch_values(batch, "negative").view(batch.size, most), batch_values(batch, "target")
-        scores = []
-        for block in blocks:
-            score = states[block.index] @ rows[block.samples].transpose(1, 2) / self.temperature
-            same = ids[block.samples][:, None, :] == target[block.index][:, :, None]
-            scores.append(score.masked_fill(same, -torch.inf))
-        return joined(scores, blocks)
+        ids = batch_values(batch, "negative").view(batch.size, most)
+        return F.normalize(rows, dim=-1).view(batch.size, most, rows.shape[-1]), ids
 
 
 def last_states(states: Tensor, lengths: Tensor) -> Tensor:

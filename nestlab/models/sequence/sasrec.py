@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestlab.models.sequence.encoder import Encoder, Size, Window, merge_heads, split_heads
-from nestlab.models.sequence.jagged import Block
+from nestlab.models.sequence.attention import Softmax, Window, attend
+from nestlab.models.sequence.encoder import Encoder, Size
 
 
 class SASRec(Encoder):
@@ -19,9 +16,6 @@ class SASRec(Encoder):
 
     def layer(self, size: Size) -> nn.Module:
         return SASRecLayer(size)
-
-    def prepare(self, x: Tensor, block: Block) -> Tensor:
-        return x * math.sqrt(self.size.dim) + self.positions[: x.shape[1]]
 
     def event_flops(self) -> int:
         inner, hidden = self.size.heads * self.size.width, max(1, round(self.size.hidden * self.size.dim))
@@ -45,9 +39,6 @@ class SASRecLayer(nn.Module):
         self.dropout = nn.Dropout(size.dropout)
 
     def forward(self, x: Tensor, window: Window) -> Tensor:
-        parts = self.project(self.norm(x)).chunk(3, dim=-1)
-        queries, keys, values = (split_heads(each, self.size.heads) for each in parts)
-        scores = queries @ keys.transpose(-1, -2) / math.sqrt(self.size.width)
-        weights = torch.softmax(scores.masked_fill(~window.causal, -torch.inf), dim=-1)
-        x = x + self.dropout(self.out(merge_heads(weights @ values)))
+        queries, keys, values = self.project(self.norm(x)).chunk(3, dim=-1)
+        x = x + self.dropout(self.out(attend(Softmax, window, values, queries, keys, heads=self.size.heads)))
         return x + self.dropout(self.ffn_out(F.relu(self.ffn_in(self.norm_ffn(x)))))
