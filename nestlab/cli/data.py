@@ -8,7 +8,7 @@ from pathlib import Path
 from nestlab.cli import data_fetch, data_reorder
 from nestlab.errors import UserError
 
-_KINDS = ("criteo", "kuairand", "criteo-synth", "kuairand-synth")
+_KINDS = ("criteo", "kuairand", "criteo-synth", "kuairand-synth", "kuairand-pure", "kuairand-27k")
 
 
 def add_parser(subparsers) -> None:
@@ -26,7 +26,7 @@ def add_parser(subparsers) -> None:
             "--root", "--data-root", metavar="DIR", type=Path, default=Path("datasets"), help="default: datasets"
         )
     synth = commands.add_parser("synth", help="write a synthetic twin in the exact file format")
-    synth.add_argument("kind", metavar="KIND", choices=_KINDS, help="criteo or kuairand, with -synth or without")
+    synth.add_argument("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
     synth.add_argument("--rows", metavar="N", type=int, required=True)
     synth.add_argument("--seed", metavar="S", type=int, default=0)
     synth.add_argument("--out", metavar="DIR", type=Path, required=True)

@@ -119,5 +119,5 @@ def synth(
     """
     twin = registry.twin(kind)
     if twin is None or twin.write is None:
-        raise UserError(f"synth '{kind}' is unknown: choose criteo or kuairand")
+        raise UserError(f"synth '{kind}' is unknown: choose criteo, kuairand or kuairand-27k")
     return twin.write(Path(out), rows, seed, progress or to_stderr())

@@ -30,6 +30,7 @@ from nestlab.data.kuairand_files import (
     survey,
 )
 from nestlab.data.kuairand_prepare import ROLES, KuaiRandOptions, prepare_kuairand
+from nestlab.data.kuairand_synth_shape import SHAPES, Shape
 from nestlab.data.loader import Loader
 from nestlab.data.prepare import Prepared, PrepareOptions
 from nestlab.data.registry import Request, Source, register, register_family
@@ -186,16 +187,17 @@ def _title(name: str, kind: str, look: Survey, manifest: dict[str, Any]) -> str:
     return f"{variant.folder} ({kind}, {of_all}{'; without ' + ', '.join(absent) if absent else ''})"
 
 
-def _open_twin(source: Source, request: Request) -> Dataset:
+def _open_twin(shape: Shape, source: Source, request: Request) -> Dataset:
     if request.file:
-        raise UserError(f"{source.name} is made, not read: leave out file={request.file}, or name kuairand-pure")
-    twin = kuairand_synth.twin_files(request.rows or TWIN_ROWS, request.seed, request.progress)
-    look = survey(PURE, twin.cached(request.prepared))
+        real = f"kuairand-{shape.variant.key}"
+        raise UserError(f"{source.name} is made, not read: leave out file={request.file}, or name {real}")
+    twin = kuairand_synth.twin_files(request.rows or TWIN_ROWS, request.seed, request.progress, shape)
+    look = survey(shape.variant, twin.cached(request.prepared))
     return _open(source.name, source.kind, look, replace(request, rows=None))
 
 
-def _write_twin(out: Path, rows: int, seed: int, progress: Callable[[str], None]) -> list[Path]:
-    return kuairand_synth.twin_files(rows, seed, progress).publish(out / PURE.folder / "data")
+def _write_twin(shape: Shape, out: Path, rows: int, seed: int, progress: Callable[[str], None]) -> list[Path]:
+    return kuairand_synth.twin_files(rows, seed, progress, shape).publish(out / shape.variant.folder / "data")
 
 
 def _found(variant: Variant, root: Path) -> list[Path]:
@@ -219,17 +221,19 @@ def register_all() -> None:
                 find=partial(_found, variant),
                 open=partial(_open_real, variant),
                 without=partial(_without, variant),
+                twin=next((shape.name for shape in SHAPES if shape.variant is variant), ""),
             )
         )
-    register(
-        Source(
-            name="kuairand-synth",
-            kind="synthetic",
-            places="",
-            remedy="the synthetic twin of KuaiRand-Pure, reproducible by rows and seed",
-            find=lambda root: [],
-            open=_open_twin,
-            write=_write_twin,
+    for shape in SHAPES:
+        register(
+            Source(
+                name=shape.name,
+                kind="synthetic",
+                places="",
+                remedy=f"the synthetic twin of {shape.variant.folder}, reproducible by rows and seed",
+                find=lambda root: [],
+                open=partial(_open_twin, shape),
+                write=partial(_write_twin, shape),
+            )
         )
-    )
     register_family("kuairand", ("kuairand-pure", "kuairand-1k", "kuairand-27k", "kuairand-synth"))

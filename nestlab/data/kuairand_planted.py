@@ -1,20 +1,26 @@
-"""The signal planted in kuairand-synth: who clicks what, and where on the screen."""
+"""The signal planted in KuaiRand's twins: who clicks what, and where on the screen."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
+from nestlab.data.kuairand_synth_tables import VideoFacts
 from nestlab.data.planted import expected_auc, shift_for, sigmoid, uniform_weight
 
-CLICK_RATE, BAYES_AUC = 0.44, 0.76
-# Rows by tab, and how often they are clicked (the tabs not listed: together 1 %, TAB_OTHER).
+BAYES_AUC = 0.76
+# Rows by tab, how often they are clicked, and how often a row that is not clicked was not played at all.
 TAB_SHARES = {1: 0.748, 0: 0.126, 4: 0.066, 2: 0.034, 6: 0.016, 3: 0.004, 8: 0.003, 5: 0.002, 12: 0.001}
-TAB_CLICK = {1: 0.494, 0: 0.086, 4: 0.596, 2: 0.481, 6: 0.149, 3: 0.02, 8: 0.04}
+TAB_CLICK = {1: 0.494, 0: 0.086, 4: 0.596, 2: 0.481, 6: 0.149, 3: 0.02, 8: 0.04, 5: 0.25, 12: 0.13}
+TAB_ZERO = {1: 0.012, 0: 1.0, 4: 0.073, 2: 0.012, 6: 0.0004, 3: 1.0, 8: 1.0, 5: 0.004, 12: 0.97}
 TAB_OTHER = 0.3
+TABS = 15
 # How the variance of what is added to a tab's logit is shared out.
-SHARES = {"user": 0.15, "degree": 0.10, "onehot": 0.20, "video": 0.20, "author": 0.05, "tag": 0.15, "pair": 0.15}
-_FACTORS = 2
+SHARES = {
+    **{"user": 0.15, "degree": 0.10, "onehot": 0.15, "video": 0.20, "author": 0.05, "tag": 0.10},
+    **{"pair": 0.15, "taste": 0.10},
+}
+FACTORS = 2
 
 
 class ClickModel:
@@ -23,56 +29,74 @@ class ClickModel:
     The weights are hashes of (seed, column, value), so that a held-out row of any user and video follows the same law.
     """
 
-    def __init__(self, seed: int, users: pd.DataFrame, videos: pd.DataFrame) -> None:
+    def __init__(self, seed: int, users: pd.DataFrame, videos: VideoFacts) -> None:
         self._seed = seed
-        self._of_user = {
-            "user": self._weight("user", users["user_id"].to_numpy()),
-            "degree": self._weight("degree", pd.factorize(users["user_active_degree"], sort=True)[0]),
-            "onehot": self._weight("onehot", users["onehot_feat1"].to_numpy()),
-        }
-        tags = pd.to_numeric(videos["tag"].str.partition(",")[0]).fillna(-1).to_numpy().astype(np.int64)
-        self._of_video = {
-            "video": self._weight("video", videos["video_id"].to_numpy()),
-            "author": self._weight("author", videos["author_id"].to_numpy()),
-            "tag": self._weight("tag", tags),
-        }
         onehot = users["onehot_feat1"].to_numpy()
-        self._user_factors = [self._weight(f"pair{k}", onehot) for k in range(_FACTORS)]
-        self._video_factors = [self._weight(f"pair{k}", tags + 1_000) for k in range(_FACTORS)]
-        self._tab_logits = np.full(15, _logit(TAB_OTHER))
+        degree = pd.factorize(users["user_active_degree"], sort=True)[0]
+        user = self._sum({"user": users["user_id"].to_numpy(), "degree": degree, "onehot": onehot})
+        video = self._sum({"video": np.arange(len(videos.author)), "author": videos.author, "tag": videos.tag})
+        # A column of weights, then the factors of the pairs.
+        self._user = np.stack([user, *self._factors(onehot)], axis=1).astype(np.float32)
+        self._video = np.stack([video, *self._factors(videos.tag + 1_000)], axis=1).astype(np.float32)
+        self._tab_logits = np.full(TABS, _logit(TAB_OTHER))
         for tab, rate in TAB_CLICK.items():
             self._tab_logits[tab] = _logit(rate)
         self._scale, self._shift = 1.0, 0.0
 
-    def calibrate(self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray) -> None:
-        """Sets scale and shift on a sample, so that the mean of p is CLICK_RATE and its AUC is BAYES_AUC."""
-        z, tab, ones = self._z(user_n, video_n), self._tab_logits[tab_n], np.ones(len(user_n))
+    def calibrate(
+        self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, liked_n: np.ndarray, click_rate: float
+    ) -> None:
+        """Sets scale and shift on a sample, so that the mean of p is `click_rate` and its AUC is BAYES_AUC."""
+        z, tab, ones = self._z(user_n, video_n, liked_n), self._tab_logits[tab_n], np.ones(len(user_n))
         low, high = 0.0, 20.0
         for _ in range(25):
             self._scale = (low + high) / 2
-            self._shift = shift_for(tab + self._scale * z, CLICK_RATE)
+            self._shift = shift_for(tab + self._scale * z, click_rate)
             reached = expected_auc(sigmoid(tab + self._scale * z + self._shift), ones)
             low, high = (self._scale, high) if reached < BAYES_AUC else (low, self._scale)
 
     def probability(
-        self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, handicap: float = 0.0
+        self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, liked_n: np.ndarray, handicap: float = 0.0
     ) -> np.ndarray:
-        """[n] float64; `handicap` is taken off the logit: videos shown at random please less."""
-        z = self._tab_logits[tab_n] + self._scale * self._z(user_n, video_n) + self._shift - handicap
-        return sigmoid(z)
+        """[n] float64; `handicap` is taken off the logit: videos shown at random please less.
+
+        liked_n [n] bool: the video is of a cluster that the user prefers.
+        """
+        return sigmoid(self.tab_logits[tab_n] + self._scale * self._z(user_n, video_n, liked_n) - handicap)
+
+    @property
+    def tab_logits(self) -> np.ndarray:
+        """[TABS] float64, the shift included."""
+        return self._tab_logits + self._shift
+
+    @property
+    def terms(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """([users, 3], [videos, 3] float32: a weight and two factors; what a preferred cluster adds), all scaled."""
+        root = np.sqrt(self._scale)
+        scaled = (np.array([self._scale, root, root], np.float32) * terms for terms in (self._user, self._video))
+        return *scaled, self._scale * self._liking
 
     def facts(self) -> dict[str, object]:
         """What is planted, for truth.json."""
-        return {"variance_shares": dict(SHARES), "factors": _FACTORS, "scale": self._scale, "shift": self._shift}
+        return {"variance_shares": dict(SHARES), "factors": FACTORS, "scale": self._scale, "shift": self._shift}
 
-    def _z(self, user_n: np.ndarray, video_n: np.ndarray) -> np.ndarray:
-        z = sum(np.sqrt(SHARES[name]) * weight[user_n] for name, weight in self._of_user.items())
-        z = z + sum(np.sqrt(SHARES[name]) * weight[video_n] for name, weight in self._of_video.items())
-        factors = zip(self._user_factors, self._video_factors, strict=True)
-        return z + np.sqrt(SHARES["pair"] / _FACTORS) * sum(u[user_n] * v[video_n] for u, v in factors)
+    @property
+    def _liking(self) -> float:
+        return 2.0 * float(np.sqrt(SHARES["taste"]))  # about half the rows are of a preferred cluster
+
+    def _z(self, user_n: np.ndarray, video_n: np.ndarray, liked_n: np.ndarray) -> np.ndarray:
+        user, video = self._user[user_n], self._video[video_n]
+        return user[:, 0] + video[:, 0] + (user[:, 1:] * video[:, 1:]).sum(axis=1) + self._liking * liked_n
+
+    def _sum(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        return sum(np.sqrt(SHARES[name]) * self._weight(name, values) for name, values in columns.items())
+
+    def _factors(self, values: np.ndarray) -> list[np.ndarray]:
+        root = (SHARES["pair"] / FACTORS) ** 0.25
+        return [root * self._weight(f"pair{k}", values) for k in range(FACTORS)]
 
     def _weight(self, column: str, values: np.ndarray) -> np.ndarray:
-        stream = self._seed * 64 + [*SHARES, *(f"pair{k}" for k in range(_FACTORS))].index(column) + 5_000
+        stream = self._seed * 64 + [*SHARES, *(f"pair{k}" for k in range(FACTORS))].index(column) + 5_000
         return uniform_weight(stream, values.astype(np.int64))
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nestlab.data.kuairand_tables import ONEHOTS, USER_TABLE, VIDEO_TABLE
 
@@ -25,7 +30,14 @@ UPLOAD = {"LongImport": .386, "Web": .319, "ShortImport": .121, "Kmovie": .116, 
 # fmt: on
 DAYS = ("2022-04-09", "2022-04-10", "2022-04-11")
 TAGS = 68
-ABSENT = {"onehot_feat4": 0.032, "video_duration": 0.0315, "music_type": 0.027, "tag": 0.0127}
+TAG_OF_CLUSTER = 0.8
+_BLOCK = 1 << 16  # videos written at a time
+# Parts of the rows, and their durations in ms.
+_DURATION = (
+    (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1),
+    (5_000, 7_100, 10_400, 13_200, 27_500, 72_200, 158_800, 250_000, 313_400, 481_900, 1_177_000),
+)
+ABSENT = {"onehot_feat4": 0.032, "video_duration": 0.0204, "music_type": 0.027, "tag": 0.0127}
 ABSENT_TOGETHER = 0.026  # onehot_feat12 … 17
 
 
@@ -51,25 +63,79 @@ def make_users(rng: np.random.Generator, count: int) -> pd.DataFrame:
     return _blanked(pd.DataFrame(columns), absent)[list(USER_TABLE.kinds)]
 
 
-def make_videos(rng: np.random.Generator, count: int) -> pd.DataFrame:
-    """The table of videos 0 … count−1."""
-    size = rng.choice(3, count, p=(0.6, 0.3, 0.1))
+@dataclass(frozen=True)
+class VideoFacts:
+    """What of n videos the log depends on: author [n] int64, tag [n] int64 (the first; -1: none), duration [n] int32.
+
+    A duration is in ms; 0 where it is missing.
+    """
+
+    author: np.ndarray
+    tag: np.ndarray
+    duration: np.ndarray
+
+
+def video_facts(rng: np.random.Generator, cluster_of: np.ndarray) -> VideoFacts:
+    """Of the videos 0 … n−1; the tag follows the cluster in most of them."""
+    n = len(cluster_of)
+    author = 1_000 + (n * 0.85 * rng.random(n) ** 1.2).astype(np.int64) * 37
+    tag = np.where(rng.random(n) < TAG_OF_CLUSTER, cluster_of % TAGS, (TAGS * rng.random(n) ** 2).astype(np.int64)) + 1
+    tag[rng.random(n) < ABSENT["tag"]] = -1
+    ms = np.exp(np.interp(rng.random(n), *(_DURATION[0], np.log(_DURATION[1])))).astype(np.int32)
+    ms[rng.random(n) < ABSENT["video_duration"]] = 0
+    return VideoFacts(author, tag, ms)
+
+
+def video_lines(seed: int, facts: VideoFacts) -> Iterator[memoryview]:
+    """The lines of the table of videos, block by block, as the real file has them: floats end in ".0", tags are quoted."""
+    for number, start in enumerate(range(0, len(facts.author), _BLOCK)):
+        piece = slice(start, start + _BLOCK)
+        rng = np.random.default_rng([seed, 11, number])
+        yield _videos(rng, start, VideoFacts(facts.author[piece], facts.tag[piece], facts.duration[piece]))
+
+
+def _videos(rng: np.random.Generator, first: int, facts: VideoFacts) -> memoryview:
+    # Whole blocks are drawn, so that a video does not depend on how many follow it.
+    n, size = len(facts.author), rng.choice(3, _BLOCK, p=(0.6, 0.3, 0.1))
+    day, music = rng.choice(3, _BLOCK, p=(0.37, 0.45, 0.18)), rng.integers(0, 1 << 24, _BLOCK)
+    second, two = rng.integers(1, TAGS + 1, _BLOCK), rng.random(_BLOCK) < 0.24
+    music_type = np.where(rng.random(_BLOCK) < ABSENT["music_type"], 2, rng.random(_BLOCK) > 0.9)
     columns = {
-        "video_id": np.arange(count),
-        "author_id": 1_000 + (count * 0.85 * rng.random(count) ** 1.2).astype(np.int64) * 37,
-        "video_type": _drawn(rng, count, {"NORMAL": 0.99, "AD": 0.01}),
-        "upload_dt": np.array(DAYS)[rng.choice(3, count, p=(0.3, 0.45, 0.25))],
-        "upload_type": _drawn(rng, count, UPLOAD),
-        "visible_status": np.zeros(count),
-        "video_duration": np.rint(1000 * np.clip(rng.lognormal(np.log(72), 0.9, count), 5, 1200)),
-        "server_width": np.array([720.0, 1080.0, 1280.0])[size],
-        "server_height": np.array([1280.0, 1920.0, 720.0])[size],
-        "music_id": 6_000_000_000 + rng.integers(0, max(2, count // 2), count),
-        "music_type": np.where(rng.random(count) < 0.9, 9.0, 4.0),
-        "tag": _tags(rng, count),
+        "video_id": pa.array(np.arange(first, first + n)).cast(pa.string()),
+        "author_id": pa.array(facts.author).cast(pa.string()),
+        "video_type": _words(("NORMAL", "AD"), (rng.random(_BLOCK) < 0.01)[:n]),
+        "upload_dt": _words(DAYS, day[:n]),
+        "upload_type": _words(tuple(UPLOAD), _drawn_codes(rng, _BLOCK, UPLOAD)[:n]),
+        "visible_status": _words(("0.0",), np.zeros(n, np.int64)),
+        "video_duration": _or_nothing(
+            pc.binary_join_element_wise(_text(facts.duration), ".0", ""), facts.duration == 0
+        ),
+        "server_width": _words(("720.0", "1080.0", "1280.0"), size[:n]),
+        "server_height": _words(("1280.0", "1920.0", "720.0"), size[:n]),
+        "music_id": _text(6_000_000_000 + music[:n]),
+        "music_type": _words(("9.0", "4.0", ""), music_type[:n]),
+        "tag": _tags(facts.tag, second[:n], two[:n]),
     }
-    absent = {name: rng.random(count) < ABSENT[name] for name in ("video_duration", "music_type", "tag")}
-    return _blanked(pd.DataFrame(columns), absent)[list(VIDEO_TABLE.kinds)]
+    # pyarrow's writer quotes every word or refuses commas; the real file quotes only what has one.
+    lines = pc.binary_join_element_wise(*(columns[name] for name in VIDEO_TABLE.kinds), ",")
+    return memoryview(pc.binary_join_element_wise(lines, "\n", "").buffers()[2])
+
+
+def _text(values: np.ndarray) -> pa.Array:
+    return pa.array(values).cast(pa.string())
+
+
+def _words(words: tuple[str, ...], codes: np.ndarray) -> pa.Array:
+    return pa.array(words).take(pa.array(codes.astype(np.int64)))
+
+
+def _or_nothing(text: pa.Array, nothing: np.ndarray) -> pa.Array:
+    return pc.if_else(pa.array(nothing), "", text)
+
+
+def _tags(first: np.ndarray, second: np.ndarray, two: np.ndarray) -> pa.Array:
+    pair = pc.binary_join_element_wise('"', _text(first), ",", _text(second), '"', "")
+    return _or_nothing(pc.if_else(pa.array(two & (first != second)), pair, _text(first)), first < 0)
 
 
 def _counts(rng: np.random.Generator, count: int, median: float, sigma: float) -> np.ndarray:
@@ -77,19 +143,17 @@ def _counts(rng: np.random.Generator, count: int, median: float, sigma: float) -
 
 
 def _drawn(rng: np.random.Generator, count: int, shares: dict[str, float]) -> np.ndarray:
+    return np.array(list(shares), object)[_drawn_codes(rng, count, shares)]
+
+
+def _drawn_codes(rng: np.random.Generator, count: int, shares: dict[str, float]) -> np.ndarray:
     p = np.array(list(shares.values()))
-    return np.array(list(shares), object)[rng.choice(len(p), count, p=p / p.sum())]
+    return rng.choice(len(p), count, p=p / p.sum())
 
 
 def _ranges(values: np.ndarray, ranges: tuple[tuple[int, ...], tuple[str, ...]]) -> np.ndarray:
     borders, names = ranges
     return np.array(names, object)[np.searchsorted(borders, values)]
-
-
-def _tags(rng: np.random.Generator, count: int) -> np.ndarray:
-    first, second = ((TAGS * rng.random(count) ** 2).astype(np.int64) + 1 for _ in range(2))
-    two = (rng.random(count) < 0.24) & (first != second)
-    return np.array([f"{a},{b}" if both else str(a) for a, b, both in zip(first, second, two, strict=True)], object)
 
 
 def _blanked(frame: pd.DataFrame, absent: dict[str, np.ndarray]) -> pd.DataFrame:

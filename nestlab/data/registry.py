@@ -44,6 +44,7 @@ class Source:
         find: root -> the raw files in the order of time, empty where there are none.
         open: opens it; raises UserError.
         without: root -> what the data set has and this copy lacks, by file name.
+        twin: a real data set's: the name of its synthetic twin.
         write: a twin's: (out, rows, seed, progress) -> the raw files that it wrote, its truth.json last.
     """
 
@@ -54,6 +55,7 @@ class Source:
     find: Callable[[Path], list[Path]]
     open: Callable[[Source, Request], Dataset]
     without: Callable[[Path], list[str]] = lambda root: []
+    twin: str = ""
     write: Callable[[Path, int, int, Progress], list[Path]] | None = None
 
 
@@ -88,8 +90,10 @@ def names() -> list[str]:
 
 
 def twin(name: str) -> Source | None:
-    """The synthetic twin called `name`, or of the family `name`; None where there is none."""
+    """The synthetic twin called `name`, or of the data set or family `name`; None where there is none."""
     source = _SOURCES.get(_FAMILIES[name][-1] if name in _FAMILIES else name)
+    if source is not None and source.twin:
+        source = _SOURCES[source.twin]
     return source if source is not None and source.write is not None else None
 
 
