@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nestlab.models.sequence.jagged import Block, Blocks, gathered
+from nestlab.models.sequence.jagged import Block, Blocks, gathered, uncompiled
 
 CHUNK = 64  # queries at a time
 TIME_BUCKETS = 48  # 2^47 ms are four thousand years
@@ -90,7 +90,7 @@ class Piece:
         """Adds the sums of `weights` [c, e] along its diagonals to `grad` [longest]; later keys must hold zeros."""
         count, keys = weights.shape
         skewed = F.pad(weights.flip(1), (0, count)).view(-1)[:-count].view(count, -1)  # a column a distance
-        grad[:keys] += skewed.sum(0)[count - 1 :]
+        grad[:keys] += skewed.sum(0, dtype=grad.dtype)[count - 1 :]
 
     def add_times(self, grad: Tensor, weights: Tensor) -> None:
         """Adds the sums of `weights` [b, c, e] by bucket to `grad`."""
@@ -117,7 +117,7 @@ class Pointwise:
         _add_products(piece, grad, inputs, grads)
         if len(inputs) > 2:
             by_sample = grad.unflatten(0, (-1, piece.heads)).sum(1) if piece.heads > 1 else grad
-            piece.add_places(grads[2], by_sample.sum(0))
+            piece.add_places(grads[2], by_sample.sum(0, dtype=grads[2].dtype))
             piece.add_times(grads[3], by_sample)
 
 
@@ -147,7 +147,7 @@ class ByPlace:
 
     @staticmethod
     def backward(piece: Piece, _: None, grad: Tensor, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        piece.add_places(grads[0], piece.forbid(grad.sum(0)))
+        piece.add_places(grads[0], piece.forbid(grad.sum(0, dtype=grads[0].dtype)))
 
 
 class ByTime:
@@ -175,9 +175,8 @@ class _Attention(torch.autograd.Function):
             values, *others = (_split(each, block, heads) for each in inputs)
             attended = torch.empty_like(values)
             for piece in pieces:
-                weights, _ = kind.forward(piece, *others)
                 seen = values[:, : piece.rows.stop]
-                attended[:, piece.rows] = weights.expand(len(seen), -1, -1) @ seen
+                attended[:, piece.rows] = _weights(kind, piece, others, seen)[0] @ seen
             found.append(_merged(attended, heads))
         return window.blocks.joined(found)
 
@@ -206,8 +205,8 @@ def _block_backward(ctx, block: Block, pieces: Sequence[Piece], grad: Tensor) ->
 
 def _piece_backward(kind: Kind, piece: Piece, grad: Tensor, inputs: list[Tensor], grads: list[Tensor]) -> None:
     (values, *others), seen = inputs, slice(piece.rows.stop)
-    weights, kept = kind.forward(piece, *others)
-    grads[0][:, seen].baddbmm_(weights.expand(len(grad), -1, -1).mT, grad)
+    weights, kept = _weights(kind, piece, others, values)
+    grads[0][:, seen].baddbmm_(weights.mT, grad)
     kind.backward(piece, kept, grad @ values[:, seen].mT, others, grads[1:])
 
 
@@ -218,6 +217,10 @@ def attend(kind: Kind, window: Window, values: Tensor, *inputs: Tensor, heads: i
         kind: gives the weights from `inputs`: of events [n, H·d], or tables of numbers [.].
         values: [n, H·d].
     """
+    return uncompiled(_attend)(kind, window, heads, values, *inputs)
+
+
+def _attend(kind: Kind, window: Window, heads: int, values: Tensor, *inputs: Tensor) -> Tensor:
     return _Attention.apply(kind, window, heads, values, *inputs) if window.blocks.each else values
 
 
@@ -237,11 +240,20 @@ def buckets_of(time: Tensor) -> Tensor:
 
 
 def sums_by_bucket(buckets: Tensor, values: Tensor, count: int) -> Tensor:
-    """[count]: sums of `values` by `buckets` of the same shape; in a fixed order, which on a GPU takes a pass each."""
+    """[count]: sums of `values` by `buckets` of one shape, in float32 at least.
+
+    In a fixed order, which takes a pass a bucket where atomics are the other way.
+    """
     wide = values if values.dtype is torch.float64 else values.float()
     if values.device.type == "cpu":
-        return torch.bincount(buckets.reshape(-1), wide.reshape(-1), count).to(values.dtype)
-    return torch.stack([(wide * (buckets == bucket)).sum() for bucket in range(count)]).to(values.dtype)
+        return torch.bincount(buckets.reshape(-1), wide.reshape(-1), count)
+    return torch.stack([(wide * (buckets == bucket)).sum() for bucket in range(count)])
+
+
+def _weights(kind: Kind, piece: Piece, inputs: Sequence[Tensor], like: Tensor) -> tuple[Tensor, Any]:
+    """[b·H, c, e] in the dtype of the values, which under autocast is not that of tables; and what `backward` wants."""
+    weights, kept = kind.forward(piece, *inputs)
+    return weights.to(like.dtype).expand(len(like), -1, -1), kept
 
 
 def _add_products(piece: Piece, grad: Tensor, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:

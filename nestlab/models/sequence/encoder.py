@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nestlab.errors import UserError
 from nestlab.models.sequence.attention import TIME_BUCKETS, Window, pairs_of
-from nestlab.models.sequence.jagged import places_within
+from nestlab.models.sequence.jagged import places_within, uncompiled
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,21 @@ class Encoder(nn.Module):
         Raises:
             UserError: a window is longer than the encoder's longest.
         """
+        window = uncompiled(self._window)(lengths, time)
+        if self.placed:
+            x = x * math.sqrt(self.size.dim) + self.positions.index_select(0, uncompiled(places_within)(lengths))
+        for layer in self.layers:
+            x = layer(x, window)
+        return x
+
+    def _window(self, lengths: Tensor, time: Tensor) -> Window:
         longest = int(lengths.max()) if len(lengths) else 0
         if longest > self.size.longest:
             raise UserError(
                 f"encoder: a window of {longest} events; the longest is {self.size.longest}: raise it, or "
                 "shorten the history"
             )
-        window = Window.of(lengths, time if self.timed else None)
-        if self.placed:
-            x = x * math.sqrt(self.size.dim) + self.positions[places_within(lengths)]
-        for layer in self.layers:
-            x = layer(x, window)
-        return x
+        return Window.of(lengths, time if self.timed else None)
 
     def flops(self, lengths: Tensor) -> int:
         """Of a forward pass without padding, two a multiplication with its addition; products of matrices alone.

@@ -6,7 +6,7 @@ padding stands behind a sample's events, where no event looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -131,6 +131,11 @@ def places_within(lengths: Tensor) -> Tensor:
     total = int(ends[-1]) if len(ends) else 0
     starts = torch.repeat_interleave(ends - lengths, lengths, output_size=total)
     return torch.arange(total, device=lengths.device) - starts
+
+
+def uncompiled(function: Callable) -> Callable:
+    """`function`, left as it is by a torch.compile around it, which would make a graph for each set of lengths."""
+    return torch.compiler.disable(function) if torch.compiler.is_compiling() else function
 
 
 def padding(lengths: Tensor) -> float:

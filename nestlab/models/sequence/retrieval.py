@@ -10,7 +10,7 @@ from nestlab.batch import Batch
 from nestlab.embedding import Embedded
 from nestlab.models.base import DenseOutput
 from nestlab.models.sequence.encoder import Encoder
-from nestlab.models.sequence.jagged import Blocks, batch_values, gathered
+from nestlab.models.sequence.jagged import Blocks, batch_values, gathered, uncompiled
 
 
 class Retrieval(nn.Module):
@@ -33,9 +33,9 @@ class Retrieval(nn.Module):
         events, lengths = embedded.sequence("item")
         if "action" in embedded.features:
             events = events + embedded.sequence("action")[0]
-        states = F.normalize(self.encoder(events, lengths, batch_values(batch, "time")), dim=-1)
-        losses = self._losses(batch, embedded, states, lengths)
-        return DenseOutput(losses, last_states(states, lengths).detach())
+        states = F.normalize(self.encoder(events, lengths, uncompiled(batch_values)(batch, "time")), dim=-1)
+        losses = uncompiled(self._losses)(batch, embedded, states, lengths)
+        return DenseOutput(losses, uncompiled(last_states)(states, lengths))
 
     def flops(self, lengths: Tensor, negatives: int) -> int:
         """Of a forward pass, as the encoder counts them: its own, and the scores of so many negatives an event."""
