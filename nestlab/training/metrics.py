@@ -1,10 +1,17 @@
-"""Quality of click predictions: scikit-learn's AUC and log loss, and the normalised entropy made of it."""
+"""Quality of click predictions: scikit-learn's AUC and log loss, and the normalised entropy made of it.
+
+Of one task, of each of several whose labels are the bits of a mask, and within groups (the samples of a user).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 from scipy.stats import entropy
 from sklearn.metrics import log_loss, roc_auc_score
+
+from nestlab.errors import UserError
 
 
 def binary_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
@@ -30,6 +37,86 @@ def binary_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, flo
         "label_rate": rate,
         "mean_prediction": float(predictions.mean()),
     }
+
+
+def gauc(labels: np.ndarray, predictions: np.ndarray, groups: np.ndarray) -> dict[str, float]:
+    """The mean AUC within groups, weighted by their sizes (Zhu et al., KDD 2017): `gauc`; NaN where no group counts.
+
+    A group that has one class only has no AUC and is left out; `gauc_share` is the share of samples in the groups that
+    count, `gauc_groups` their number. Equal predictions of a group count half.
+
+    Args:
+        labels: [n] of 0 and 1.
+        predictions: [n], of any scale.
+        groups: [n] integers, such as user ids.
+
+    Raises:
+        UserError: lengths differ, or a prediction is not finite.
+    """
+    if not len(labels) == len(predictions) == len(groups):
+        lengths = f"{len(labels)} labels, {len(predictions)} predictions, {len(groups)} groups"
+        raise UserError(f"gauc: {lengths}; give one of each a sample, in one order")
+    if not np.isfinite(predictions).all():
+        raise UserError("gauc: a prediction is not finite; train with a smaller learning rate")
+    order = np.lexsort((predictions, groups))
+    labels, predictions, groups = (np.asarray(each)[order] for each in (labels, predictions, groups))
+    _, group = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(group)
+    places = _mean_places(group, predictions) - (np.cumsum(sizes) - sizes)[group]  # within the group, from 0
+    positives = np.bincount(group, weights=labels, minlength=len(sizes))
+    pairs = positives * (sizes - positives)
+    won = np.bincount(group, weights=places * labels, minlength=len(sizes)) - positives * (positives - 1) / 2
+    counts = pairs > 0
+    inside = int(sizes[counts].sum())
+    value = float(sizes[counts] @ (won[counts] / pairs[counts]) / inside) if inside else float("nan")
+    share = inside / len(labels) if len(labels) else float("nan")
+    return {"gauc": value, "gauc_share": share, "gauc_groups": float(counts.sum())}
+
+
+def task_metrics(
+    masks: np.ndarray, predictions: np.ndarray, tasks: Mapping[str, int], groups: np.ndarray | None = None
+) -> dict[str, float]:
+    """`binary_metrics` of each task as `<task>.auc` …, with `groups` its `gauc` too; `mean_auc` over tasks that have
+    one.
+
+    Args:
+        masks: [n] whole numbers (float32 holds them up to 2^24): a sample's labels, a bit a task.
+        predictions: [n, T] probabilities, in the order of `tasks`.
+        tasks: the bit (1, 2, 4 …) of each, by name; `kuairand_format.ACTIONS` is such a mapping.
+        groups: [n], see `gauc`.
+
+    Raises:
+        UserError: predictions are not of these tasks, or a mask is no whole number.
+    """
+    if predictions.ndim != 2 and len(predictions):
+        raise UserError(
+            f"metrics: predictions of shape {list(predictions.shape)}; a model of several tasks gives [n, T]"
+        )
+    if len(predictions) and predictions.shape[1] != len(tasks):
+        raise UserError(f"metrics: {predictions.shape[1]} predictions a sample for {len(tasks)} tasks; give one a task")
+    bits = np.asarray(masks).astype(np.int64)
+    if (bits != masks).any() or (bits < 0).any():
+        raise UserError("metrics: a label is no bit mask of actions; give whole numbers of 0 or more")
+    found: dict[str, float] = {}
+    for number, (name, bit) in enumerate(tasks.items()):
+        labels = ((bits & bit) != 0).astype(np.float32)
+        own = predictions[:, number] if len(predictions) else np.zeros(0, np.float32)
+        metrics = binary_metrics(labels, own)
+        if groups is not None:
+            metrics |= gauc(labels, own, groups)
+        found |= {f"{name}.{metric}": value for metric, value in metrics.items()}
+    aucs = [found[f"{name}.auc"] for name in tasks if not np.isnan(found[f"{name}.auc"])]
+    return found | {"mean_auc": float(np.mean(aucs)) if aucs else float("nan")}
+
+
+def _mean_places(group: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """[n]: the place of each of n samples, sorted by group and prediction; the mean place of those that tie."""
+    if not len(group):
+        return np.zeros(0)
+    first = np.concatenate(([True], (group[1:] != group[:-1]) | (predictions[1:] != predictions[:-1])))
+    starts = np.flatnonzero(first)
+    lengths = np.diff(starts, append=len(group))
+    return np.repeat(starts + (lengths - 1) / 2, lengths)
 
 
 def auc_interval(
