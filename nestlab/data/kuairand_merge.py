@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from nestlab.data.kuairand_format import NUMBERS, SCHEMA, Rows, row_hashes
 from nestlab.data.kuairand_runs import FLAGS_COLUMN, TIME, LogRuns
 from nestlab.data.positions import Distinct, Finder
 from nestlab.data.prepare import ahead
-from nestlab.data.spool import PIECE, Run, Runs, Spool, order_of, pack
+from nestlab.data.spool import PIECE, Packed, Run, Runs, Spool, order_of, pack
 from nestlab.data.stages import Stage
 from nestlab.data.text_kernels import count_up
 
@@ -88,8 +87,10 @@ class Merger:
         self._replay(self._said["rows"])
         events = Spool(self.folder / "events.spool", [Run.from_json(e["run"]) for e in written if e["run"]])
         writer = ColumnWriter(self.folder / LOG, LOG_SCHEMA, self._said["rows"])
-        for piece in ahead(self._piece, range(len(written), len(self._cuts) - 1)):
-            self._write(piece, writer, events)
+        # What depends on the rows before is counted between two pipelines, each of them a few pieces ahead.
+        pieces = ahead(self._piece, range(len(written), len(self._cuts) - 1))
+        for laid_out in ahead(_lay_out, map(self._place, pieces)):
+            self._write(laid_out, writer, events)
         writer.close()
         said = self._said
         return Merged(
@@ -140,33 +141,53 @@ class Merger:
         positions = self._user_position[user], self.features[1].positions(rows.values[_VIDEO])
         return _Piece(rows, user, *positions, np.bincount(file, minlength=len(self.log.rows_in)), dropped)
 
-    def _write(self, piece: _Piece, writer: ColumnWriter, events: Spool) -> None:
-        columns = piece.rows.columns()
+    def _place(self, piece: _Piece) -> tuple[_Piece, np.ndarray, np.ndarray]:
+        """A piece, each row's place among the events, and how many of its user's came before, both [n] int64."""
         seen = np.empty(len(piece.user), np.int64)
         count_up(piece.user, self._following, seen)
-        place = self._starts[piece.user] + seen
-        added = (piece.user_position, piece.video_position, place, seen)
-        writer.append(columns | dict(zip(ADDED, added, strict=True)))
-        writer.flush()
-        self._videos.add(columns["video_id"])
-        run = None
-        if len(place):
-            order = order_of(place)
-            of_events = [place, *(columns[name] for name in _OF_EVENTS), piece.rows.flags & 0xFF]
-            run = events.add([pack(column[order]) for column in of_events]).to_json()
-        self._note(piece, run)
+        self._videos.add(piece.rows.values[_VIDEO])
+        return piece, self._starts[piece.user] + seen, seen
 
-    def _note(self, piece: _Piece, run: list[Any] | None) -> None:
-        said, rows = self._said, len(piece.user)
-        absent = [int(np.count_nonzero(p < 0)) for p in (piece.user_position, piece.video_position)]
+    def _write(self, laid_out: _LaidOut, writer: ColumnWriter, events: Spool) -> None:
+        said, rows = self._said, laid_out.rows
+        writer.append(laid_out.columns)
+        writer.flush()
+        run = events.add(laid_out.events).to_json() if rows else None
         self._said = self.journal.add(
             "piece",
             rows=said["rows"] + rows,
-            duplicates=[a + b for a, b in zip(said["duplicates"], piece.duplicates.tolist(), strict=True)],
-            absent=[a + b for a, b in zip(said["absent"], absent, strict=True)],
+            duplicates=[a + b for a, b in zip(said["duplicates"], laid_out.duplicates, strict=True)],
+            absent=[a + b for a, b in zip(said["absent"], laid_out.absent, strict=True)],
             run=run,
         )
         self.stage.add(rows)
+
+
+@dataclass(frozen=True)
+class _LaidOut:
+    """A piece as it is written: the columns of the log; the events, packed, sorted by place."""
+
+    rows: int
+    columns: dict[str, np.ndarray]
+    events: list[Packed]
+    duplicates: list[int]
+    absent: list[int]
+
+
+def _lay_out(placed: tuple[_Piece, np.ndarray, np.ndarray]) -> _LaidOut:
+    piece, place, seen = placed
+    columns = piece.rows.columns()
+    order = order_of(place)
+    of_events = [place, *(columns[name] for name in _OF_EVENTS), piece.rows.flags & 0xFF]
+    added = (piece.user_position, piece.video_position, place, seen)
+    absent = [int(np.count_nonzero(position < 0)) for position in added[:2]]
+    return _LaidOut(
+        len(place),
+        columns | dict(zip(ADDED, added, strict=True)),
+        [pack(column[order]) for column in of_events],
+        piece.duplicates.tolist(),
+        absent,
+    )
 
 
 def later_copies(rows: Rows) -> np.ndarray:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nestlab.data import columns, rejects
+from nestlab.data.allocation import kept_memory
 from nestlab.data.identity import FileIdentity, identify
 from nestlab.data.journal import Journal
 from nestlab.data.kuairand_files import RANDOM, STANDARD, USERS, VIDEOS, Survey
@@ -94,7 +95,7 @@ class _Build:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, folder: Path) -> dict[str, Any]:
-        with Journal(folder) as journal:
+        with kept_memory(), Journal(folder) as journal:
             with _rejects_file(folder, journal) as file:
                 tables = self._read_tables(folder, journal, file)
                 log, aside = self._read_logs(folder, journal, file)

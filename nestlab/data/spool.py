@@ -19,8 +19,8 @@ import numpy as np
 
 from nestlab.data.text_kernels import radix_order
 
-PIECE = 1 << 20  # rows that are sorted at a time, more or less
-_SAMPLE = 256
+PIECE = 1 << 19  # rows that are sorted at a time, more or less
+_SAMPLE, _STAGGER = 256, 151
 
 Packed = tuple[int, np.ndarray]
 
@@ -128,7 +128,8 @@ class Runs:
         A range may have a 256th of all runs' lengths more rows than `size`, and as many as share one key.
         """
         step = max(1, min(_SAMPLE, size // 16))
-        samples = [self.column(run, key)[::step] for run in range(len(self.runs))]
+        # Each run starts elsewhere: were all sampled at their first row, every border would lie too low.
+        samples = [self.column(run, key)[run * _STAGGER % step :: step] for run in range(len(self.runs))]
         keys = np.sort(np.concatenate([*samples, np.zeros(0, np.int64)]))
         return np.unique(keys[max(1, size // step) :: max(1, size // step)])
 
