@@ -27,7 +27,7 @@ import numpy as np
 from nestlab.data import kuairand_synth_kernels as kernels
 from nestlab.data.kuairand_files import RANDOM, STANDARD, USERS, VIDEOS
 from nestlab.data.kuairand_format import COLUMNS, HEADER, HOUR_MS
-from nestlab.data.kuairand_planted import TAB_CLICK, TAB_SHARES, TAB_ZERO, TABS, ClickModel
+from nestlab.data.kuairand_planted import TAB_SHARES, TAB_ZERO, TABS, ClickModel
 from nestlab.data.kuairand_synth_plan import Plan, make_plan
 from nestlab.data.kuairand_synth_shape import PURE_SHAPE, Shape
 from nestlab.data.kuairand_synth_tables import make_users, video_facts, video_lines
@@ -175,7 +175,7 @@ class Twin:
 def _cluster_shares(seed: int, users: int, videos: int) -> np.ndarray:
     """[clusters] float64: how much of the log each cluster has.
 
-    About 150 videos each, but so few clusters that each has 50 users who prefer it: a video is seldom shown twice to one.
+    About 150 videos each, but so few clusters that about 50 users prefer each: few see a video twice.
     """
     clusters = int(np.clip(min(videos // 150, users // 8), 4, 4096))
     shares = np.random.default_rng([seed, 5]).permutation(1.0 / np.sqrt(1.0 + np.arange(clusters)))
@@ -224,7 +224,7 @@ class _Tally:
         return {
             "click_rate": self.clicks / self.rows,
             "bayes_auc": expected_auc(centres, self.probabilities),
-            "bayes_auc_is": "expected AUC of the planted click probability over the standard log: no model can do better",
+            "bayes_auc_is": "expected AUC of the planted click probabilities of the standard log: no model can do better",
         }
 
 

@@ -1,7 +1,7 @@
 """Which video is shown when: counts drawn from the law of frequencies, laid out in time and by cluster, exactly.
 
-A first pass over the walk counts the demand: rows by cluster of videos and by quarter of a day. Every cluster then gets as
-many videos as it takes for their drawn counts to sum to its demand. Each exposure has a moment of its own near its
+A first pass over the walk counts the demand: rows by cluster of videos and by quarter of a day. Every cluster then gets
+as many videos as it takes for their drawn counts to sum to its demand. Each exposure has a moment of its own near its
 video's (bursts); in the order of these moments the exposures fill the cluster's quarters. So counts are what was drawn,
 and days and hours what the walk wants, whatever the two are. Four bytes an exposure are kept.
 """

@@ -87,7 +87,7 @@ def video_facts(rng: np.random.Generator, cluster_of: np.ndarray) -> VideoFacts:
 
 
 def video_lines(seed: int, facts: VideoFacts) -> Iterator[memoryview]:
-    """The lines of the table of videos, block by block, as the real file has them: floats end in ".0", tags are quoted."""
+    """The lines of the table of videos in blocks, as the real file has them: floats end in ".0", tags are quoted."""
     for number, start in enumerate(range(0, len(facts.author), _BLOCK)):
         piece = slice(start, start + _BLOCK)
         rng = np.random.default_rng([seed, 11, number])
