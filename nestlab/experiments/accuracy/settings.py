@@ -22,7 +22,8 @@ class Settings:
         rows: of real data sets and twins, None: all.
         heldout: samples ranked at most, the first of them; None: all.
         seeds: trainings of each kind: start weights, order of samples and negatives by seed, seed + 1, …
-        exact_seeds: of them, those that are repeated in float64.
+        exact_seeds: of them, those whose exact techniques are trained with their micro-batches in order too, and all
+            over again in float64.
         history: events of a window, at most.
         dim, blocks, heads: of the tables and encoders.
         temperature: of the sampled softmax.
@@ -43,18 +44,18 @@ class Settings:
     rows: int | None = None
     heldout: int | None = None
     seeds: int = 3
-    exact_seeds: int = 3
+    exact_seeds: int = 1
     history: int = 50
-    dim: int = 32
+    dim: int = 64
     blocks: int = 2
     heads: int = 1
     temperature: float = 0.05
     negatives: int = 128
     batch_size: int = 256
-    epochs: int = 4
-    lr: float = 0.05
-    dense_lr: float = 0.001
-    micro_batches: int = 4
+    epochs: int = 5
+    lr: float = 0.3
+    dense_lr: float = 0.003
+    micro_batches: int = 2
     tt_rank: int = 16
 
 
@@ -72,7 +73,7 @@ SCALES = {
         batch_size=64,
     ),
     "quick": Settings(rows=300_000, heldout=30_000),
-    "paper": Settings(seeds=5, exact_seeds=5, history=200, dim=64, epochs=8),
+    "paper": Settings(seeds=5, exact_seeds=5, history=200, epochs=10, micro_batches=8),
 }
 
 

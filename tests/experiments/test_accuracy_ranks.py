@@ -1,0 +1,101 @@
+"""The trainings of the accuracy study on two ranks: what is exact, what is not, and that both paths rank alike."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from nestlab.experiments.accuracy import compared, exactness, measuring, paired
+from nestlab.experiments.accuracy.settings import ENCODERS, Settings, settings
+from nestlab.experiments.accuracy.training import Bench, Training
+from nestlab.experiments.nestpipe.cases import NESTPIPE
+
+pytestmark = pytest.mark.dist
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Settings:
+    """Prepared once, so that ranks find it."""
+    from nestlab import data
+
+    root, prepared = (str(tmp_path_factory.mktemp(name)) for name in ("data", "prepared"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NESTLAB_PREPARED", prepared)
+        found = settings("smoke", dataset="kuairand-synth", data_root=root)
+        found = replace(found, rows=1500, heldout=None, micro_batches=2, batch_size=48)
+        data.open_dataset(found.dataset, found.data_root, rows=found.rows)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def measured(small, ranks) -> dict[str, pd.DataFrame]:
+    one, other = ranks.run(everything, small, os.environ["NESTLAB_PREPARED"])
+    told = ["case", "dtype", *paired.METRICS, "changed", "samples", "loss"]  # seconds and own weights are each rank's
+    assert one["techniques"][told].equals(other["techniques"][told])
+    return one
+
+
+def bench_of(transport, chosen: Settings, prepared: str) -> Bench:
+    os.environ["NESTLAB_PREPARED"] = prepared
+    return Bench.on(chosen, transport)
+
+
+def everything(transport, chosen: Settings, prepared: str) -> dict[str, pd.DataFrame]:
+    bench = bench_of(transport, chosen, prepared)
+    try:
+        return {part: pd.DataFrame(rows) for part, rows in measuring._measure(bench).rows.items()}
+    finally:
+        bench.close()
+
+
+def test_every_technique_is_trained_and_only_inexact_ones_change_anything(measured):
+    frame = measured["techniques"]
+    names = [case.name for case in (*compared.exact(2), *compared.inexact(2, 16))]
+    assert frame[frame["dtype"] == paired.FLOAT32]["case"].tolist() == [compared.PLAIN, *names]
+    assert frame["samples"].nunique() == 1 and frame["samples"].iloc[0] > 10 and np.isfinite(frame["loss"]).all()
+    inexact = frame[frame["declared"].str.startswith("inexact")]
+    assert len(inexact) == 4 and (inexact["changed"] > 0).all()
+    apart = paired.differences(frame[frame["declared"].str.startswith("exact")])
+    assert (apart[apart["dtype"] == paired.FLOAT64][list(paired.METRICS)] == 0).all(axis=None)
+
+
+def test_what_is_exact_is_so_by_bits_or_by_the_bound(measured):
+    found = exactness.joined(measured["techniques"]).set_index("case")
+    assert found["equal_to_plain"].to_dict()["DBP"] and not found.loc[NESTPIPE, "equal_to_plain"]
+    assert found["equal_in_order"].all() and (found["proven"] == 1).all() and (found["changed"] == 0).all()
+    moved = found.drop(index="DBP")
+    assert (moved["weight_difference_float64"] > 0).all() and moved["weight_difference_float64"].max() < 1e-10
+    assert (moved["weight_difference_float32"] > moved["weight_difference_float64"]).all()
+
+
+def test_curves_and_encoders(measured, small):
+    curves, encoders = measured["curves"], measured["encoders"]
+    assert set(curves["case"]) == set(measured["techniques"]["case"])
+    assert encoders["model"].tolist() == ["most popular", *ENCODERS.values()] and not encoders["real_pure"].any()
+    plain = measured["techniques"].iloc[0]
+    hstu = encoders[encoders["model"] == "HSTU"].iloc[0]
+    assert hstu["HR@10"] == plain["HR@10"] and encoders["samples"].nunique() == 1
+
+
+def two_paths(transport, chosen: Settings, prepared: str) -> tuple[np.ndarray, ...]:
+    bench = bench_of(transport, chosen, prepared)
+    try:
+        training = Training(compared.REFERENCE, "hstu", 1)
+        single = measuring._looked(bench, training)
+        double, _ = measuring._scored(bench, Training(compared.REFERENCE, "hstu", 1, torch.float64))
+        return single.ranks, double.ranks
+    finally:
+        bench.close()
+
+
+def test_both_ways_to_rank_agree(small, ranks):
+    """Through the pipeline in float32, and unrounded in float64: the order of samples differs, hardly any rank does.
+    Broken on purpose: without `left_out` in the scorer one rank in five differs."""
+    single, double = ranks.run(two_paths, small, os.environ["NESTLAB_PREPARED"])[0]
+    assert len(single) == len(double)
+    assert np.mean(np.sort(single) != np.sort(double)) < 0.05
