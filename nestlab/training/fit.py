@@ -18,7 +18,7 @@ from nestlab.errors import UserError
 from nestlab.pipeline import Pipeline, StepOutput
 from nestlab.training.checkpoint import Checkpoints, State
 from nestlab.training.history import History
-from nestlab.training.metrics import binary_metrics
+from nestlab.training.looks import ClickJudge, Judge
 
 __all__ = ["FitConfig", "History", "Loader", "Report", "Saving", "fit"]
 
@@ -87,7 +87,7 @@ Report = Callable[[str], None]
 def fit(
     pipeline: Pipeline,
     train: Loader,
-    heldout: Loader,
+    heldout: Loader | Judge,
     config: FitConfig | None = None,
     report: Report = lambda line: None,
     saving: Saving | None = None,
@@ -98,16 +98,19 @@ def fit(
     evaluations and saves does not count in `train_seconds`.
 
     Args:
+        heldout: batches of clicks, or what else a model is judged by.
         saving: steps count from the start of the training, whatever process made them: a training that is continued
             does what is left of `config`.
 
     Raises:
-        UserError: there is nothing to train on, the loss is no finite number, or a save fails.
+        UserError: there is nothing to train on, the loss is no finite number, a save fails, or the curve so far was
+            judged by something else.
     """
     config, saving = config or FitConfig(), saving or Saving()
     if len(train) == 0:
         raise UserError("fit: the training split has no batch; use more rows or a smaller batch_size")
-    loop = _Loop(pipeline, train, heldout, config, report, saving)
+    judge = heldout if isinstance(heldout, Judge) else ClickJudge(heldout)
+    loop = _Loop(pipeline, train, judge, config, report, saving)
     while loop.step < loop.total:
         loop.epoch(islice(iter(train), loop.total - loop.step))
     return loop.end()
@@ -120,14 +123,15 @@ class _Loop:
         self,
         pipeline: Pipeline,
         train: Loader,
-        heldout: Loader,
+        judge: Judge,
         config: FitConfig,
         report: Report,
         saving: Saving,
     ) -> None:
-        self.pipeline, self.train, self.heldout, self.report = pipeline, train, heldout, report
+        self.pipeline, self.train, self.judge, self.report = pipeline, train, judge, report
         self.checkpoints = saving.checkpoints
         self.history = History() if saving.history is None else saving.history
+        self.history.best = judge.best
         self.total = config.steps(len(train))
         if self.step > self.total:
             raise UserError(f"fit: {self.step} steps are trained already, and {self.total} asked for; give more")
@@ -157,7 +161,7 @@ class _Loop:
         if not looks or looks[-1]["step"] < self.step:
             self._evaluate()
         elif self.history.last_look is None:
-            self.history.last_look = self.pipeline.evaluate(self.heldout)
+            self.history.last_look = self.judge.look(self.pipeline).outputs
         return self.history
 
     def _begin(self, begin: State | None) -> Position:
@@ -215,9 +219,16 @@ class _Loop:
 
     def _evaluate(self) -> None:
         self.looks = [look for look in self.looks if look > self.step]
-        self.history.last_look = self.pipeline.evaluate(self.heldout)
-        metrics = binary_metrics(*self.history.last_look)
-        self.history.evaluations.append({"step": self.step, **metrics})
+        look = self.judge.look(self.pipeline)
+        self.history.last_look = look.outputs
+        self._add_look({"step": self.step, **look.metrics})
         recent = np.mean([loss for _, loss, _ in self.history.losses[-20:]])
-        shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in ("auc", "log_loss", "ne"))
+        shown = ", ".join(f"{name} {look.metrics[name]:.4f}" for name in self.judge.shown)
         self.report(f"step {self.step}: train loss {recent:.4f}; held out: {shown}")
+
+    def _add_look(self, row: dict[str, float]) -> None:
+        looks = self.history.evaluations
+        if looks and looks[0].keys() != row.keys():
+            before, now = (", ".join(name for name in each if name != "step") for each in (looks[0], row))
+            raise UserError(f"fit: the curve so far has {before}, and this look {now}; judge by what it was judged by")
+        looks.append(row)

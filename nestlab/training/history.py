@@ -19,7 +19,9 @@ class History:
         saves: step, number, kind, seconds and bytes of the checkpoints that this process made.
         before: steps of the processes before this one.
         train_seconds: without evaluations and saves.
-        last_look: labels and predictions [n] of the newest look at held-out data; None where there was none yet.
+        last_look: labels and predictions [n] of the newest look at held-out data, of a ranking targets and ranks; None
+            where there was none yet.
+        best: the metric, higher is better, by which the best look is found.
     """
 
     losses: list[tuple[int, float, int]] = field(default_factory=list)
@@ -29,6 +31,7 @@ class History:
     train_seconds: float = 0.0
     samples: int = 0
     last_look: tuple[np.ndarray, np.ndarray] | None = None
+    best: str = "auc"
 
     @property
     def step(self) -> int:
@@ -55,9 +58,9 @@ class History:
     def metrics_frame(self) -> pd.DataFrame:
         """Final and best held-out metrics side by side: the best of many looks is not the result."""
         frame = self.evaluations_frame()
-        best = frame["auc"].idxmax() if frame["auc"].notna().any() else len(frame) - 1
+        best = frame[self.best].idxmax() if frame[self.best].notna().any() else len(frame) - 1
         rows = frame.loc[[frame.index[-1], best]].reset_index(drop=True)
-        rows.insert(0, "which", ["final", "best AUC"])
+        rows.insert(0, "which", ["final", f"best {'AUC' if self.best == 'auc' else self.best}"])
         return rows
 
     def saves_frame(self) -> pd.DataFrame:

@@ -1,0 +1,113 @@
+"""What a training is judged by: a look at held-out data, of clicks, of several tasks, or of a ranking of items.
+
+`fit` asks a judge now and then; what it says becomes a row of the history, and so of checkpoints and run folders.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from nestlab.batch import Batch
+from nestlab.pipeline import Pipeline
+from nestlab.training.metrics import binary_metrics, task_metrics
+from nestlab.training.retrieval import HELDOUT, RankingProtocol, SequenceData, evaluate_retrieval
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One look; the same on every rank.
+
+    Attributes:
+        metrics: the same names at every look of a judge.
+        outputs: a sample's label and prediction, [n] and [n] or [n, T]; of a ranking its target and rank, [n] each.
+    """
+
+    metrics: dict[str, float]
+    outputs: tuple[np.ndarray, np.ndarray]
+
+
+class Judge(ABC):
+    """Looks at held-out data through a pipeline with nothing in flight; changes nothing that is learnt."""
+
+    shown: tuple[str, ...]
+    """The metrics that a line of the report has."""
+    best: str
+    """The metric, higher is better, by which the best look is found."""
+
+    @abstractmethod
+    def look(self, pipeline: Pipeline) -> Look:
+        """Every rank calls it at the same steps."""
+
+
+@dataclass(frozen=True)
+class ClickJudge(Judge):
+    """Predictions [n] against labels of 0 and 1: `binary_metrics`.
+
+    Args:
+        batches: this rank's slice.
+    """
+
+    batches: Iterable[Batch]
+    shown: ClassVar[tuple[str, ...]] = ("auc", "log_loss", "ne")
+    best: ClassVar[str] = "auc"
+
+    def look(self, pipeline: Pipeline) -> Look:
+        labels, predictions = pipeline.evaluate(self.batches)
+        return Look(binary_metrics(labels, predictions), (labels, predictions))
+
+
+@dataclass(frozen=True)
+class TaskJudge(Judge):
+    """Predictions [n, T] against the bits of labels: `task_metrics`.
+
+    Args:
+        batches: this rank's slice.
+        tasks: the bit of each task, by name, in the order of predictions.
+        groups: [n], of all held-out samples in their order, for GAUC; None: without it.
+    """
+
+    batches: Iterable[Batch]
+    tasks: Mapping[str, int]
+    groups: np.ndarray | None = None
+    best: ClassVar[str] = "mean_auc"
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        return ("mean_auc", *(f"{name}.auc" for name in list(self.tasks)[:3]))
+
+    def look(self, pipeline: Pipeline) -> Look:
+        labels, predictions = pipeline.evaluate(self.batches)
+        return Look(task_metrics(labels, predictions, self.tasks, self.groups), (labels, predictions))
+
+
+@dataclass(frozen=True)
+class RetrievalJudge(Judge):
+    """Where the item that came next stands among all items: `evaluate_retrieval`.
+
+    Args:
+        data, split, batch_size, protocol, table: see there. Of all ranks: it takes this one's slice itself.
+    """
+
+    data: SequenceData
+    split: str = HELDOUT
+    batch_size: int = 256
+    protocol: RankingProtocol = field(default_factory=RankingProtocol)
+    table: str = "item"
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        k, prefix = self.protocol.ks[0], self.protocol.prefix
+        return f"{prefix}HR@{k}", f"{prefix}NDCG@{k}", f"{prefix}MRR"
+
+    @property
+    def best(self) -> str:
+        return f"{self.protocol.prefix}NDCG@{self.protocol.ks[0]}"
+
+    def look(self, pipeline: Pipeline) -> Look:
+        found = evaluate_retrieval(pipeline, self.data, self.split, self.batch_size, self.protocol, table=self.table)
+        return Look(found.metrics, (found.targets, found.ranks))
