@@ -8,7 +8,7 @@ from nestlab.errors import UserError
 
 POSITIONWISE = "positionwise"
 ENCODERS = ("hstu", "fuxi", "sasrec")
-_LONG, _LONG_TWIN = ("kuairand-1k", "kuairand-27k"), "kuairand-synth"
+_LONG, _LONG_TWIN = ("kuairand-1k", "kuairand-27k"), "kuairand-27k-synth"
 
 
 @dataclass(frozen=True)
