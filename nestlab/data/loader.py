@@ -3,75 +3,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import torch
 
 from nestlab.batch import Batch
+from nestlab.data.collate import Collate, Collator, array_of, deal, dense_log1p, jagged_columns
 from nestlab.data.window_shuffle import Windows
 from nestlab.errors import UserError
 
-Collate = Callable[[pa.Table], Batch]
+__all__ = [
+    "Collate",
+    "Collator",
+    "Gatherer",
+    "Loader",
+    "Position",
+    "array_of",
+    "dense_log1p",
+    "gather",
+    "jagged_columns",
+]
+
 SHUFFLES = ("full", "window")
-
-
-def jagged_columns(columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
-    """One nullable array of B int64 or lists of int64 a feature -> (ids [n] int64, lengths [F·B] int64), feature-major.
-
-    A missing value becomes an empty run, a list a run of its length. Any int64 is an id, zero and negative ones too.
-    """
-    if not columns or not len(columns[0]):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    runs, lengths = zip(*(_run(column) for column in columns), strict=True)
-    return np.concatenate(runs), np.concatenate(lengths)
-
-
-def _run(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of one feature [n] int64, and how many of them each row has [B] int64."""
-    if pa.types.is_list(column.type):
-        lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
-        return column.flatten().to_numpy(), lengths
-    values = np.frombuffer(column.buffers()[1], np.int64, count=len(column), offset=8 * column.offset)
-    if not column.null_count:
-        return values, np.ones(len(column), np.int64)
-    present = column.is_valid().to_numpy(zero_copy_only=False)
-    return values[present], present.astype(np.int64)
-
-
-def dense_log1p(columns: list[pa.Array]) -> np.ndarray:
-    """One nullable integer array of B values a column -> [B, D] float32: log(1 + max(x, 0)), missing 0.
-
-    This is the convention named `dlrm-log1p`.
-    """
-    dense_db = np.empty((len(columns), len(columns[0]) if columns else 0), np.float32)
-    for row, column in zip(dense_db, columns, strict=True):
-        row[:] = column.fill_null(0).to_numpy() if column.null_count else column.to_numpy()
-    np.maximum(dense_db, 0, out=dense_db)
-    np.log1p(dense_db, out=dense_db)
-    return np.ascontiguousarray(dense_db.T)
-
-
-class Collator:
-    """A table of rows -> a Batch; `dense` and `features` name the columns, `label` holds 0 or 1."""
-
-    def __init__(self, dense: tuple[str, ...], features: tuple[str, ...], label: str = "label") -> None:
-        self.dense, self.features, self.label = dense, features, label
-
-    def __call__(self, rows: pa.Table) -> Batch:
-        ids, lengths = jagged_columns([array_of(rows, name) for name in self.features])
-        dense = dense_log1p([array_of(rows, name) for name in self.dense])
-        labels = array_of(rows, self.label).to_numpy(zero_copy_only=False).astype(np.float32)
-        return Batch(
-            dense=torch.from_numpy(dense),
-            features=self.features,
-            ids=torch.from_numpy(ids),
-            lengths=torch.from_numpy(lengths),
-            labels=torch.from_numpy(labels),
-        )
 
 
 @dataclass(frozen=True)
@@ -214,8 +169,8 @@ class Loader:
 
     def _in_windows(self, begin: Position) -> Iterator[Batch]:
         windows = Windows(self._table, self._first, self._stop, self.batch_size, self.seed, begin.epoch)
-        for rows in windows.parts(begin.batch, self._count, self._rows_of):
-            yield self._collate(rows)
+        for rows, parts in windows.parts(begin.batch, self._count, self._rows_of):
+            yield from deal(self._collate, rows, parts)
 
     def _ordered(self, begin: Position) -> Iterator[Batch]:
         for batch in range(begin.batch, self._count):
@@ -269,12 +224,3 @@ class Gatherer:
 def gather(table: pa.Table, rows_b: np.ndarray) -> pa.Table:
     """The rows `rows_b` [B] int64 of a table, in that order."""
     return Gatherer(table)(rows_b)
-
-
-def array_of(rows: pa.Table, name: str) -> pa.Array:
-    """A column in one piece; without a copy where it is in one piece already."""
-    column = rows.column(name)
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else combined.chunk(0)

@@ -33,19 +33,19 @@ class Windows:
     def batches(self) -> int:
         return max(1, WINDOW_ROWS // self.size)
 
-    def parts(self, begin: int, end: int, part_of: Callable[[int], tuple[int, int]]) -> Iterator[pa.Table]:
-        """The rows of batches `begin` … `end` − 1. `part_of(batch)`: which places of the epoch's order are wanted."""
+    def parts(
+        self, begin: int, end: int, part_of: Callable[[int], tuple[int, int]]
+    ) -> Iterator[tuple[pa.Table, list[np.ndarray]]]:
+        """For batches `begin` … `end` − 1, window by window: its rows, and of each batch the places of its rows there.
+
+        `part_of(batch)`: which places of the epoch's order are wanted.
+        """
         for window in range(begin // self.batches, -(-end // self.batches)):
             batches = range(max(begin, window * self.batches), min(end, (window + 1) * self.batches))
-            yield from self._dealt(window, [part_of(batch) for batch in batches])
-
-    def _dealt(self, window: int, wanted: list[tuple[int, int]]) -> Iterator[pa.Table]:
-        start = window * self.batches * self.size
-        rows = min(self.batches * self.size, self.stop - self.first - start)
-        order = np.random.default_rng([self.seed, self.epoch, window]).permutation(rows)
-        own = np.concatenate([order[a - start : b - start] for a, b in wanted])
-        taken = self.table.slice(self.first + start, rows).take(pa.array(own)).combine_chunks()
-        place = 0
-        for a, b in wanted:
-            yield taken.slice(place, b - a)
-            place += b - a
+            start = window * self.batches * self.size
+            rows = min(self.batches * self.size, self.stop - self.first - start)
+            order = np.random.default_rng([self.seed, self.epoch, window]).permutation(rows)
+            wanted = [part_of(batch) for batch in batches]
+            # In one piece: without a copy, unless a border between two chunks lies within.
+            whole = self.table.slice(self.first + start, rows).combine_chunks()
+            yield whole, [order[a - start : b - start] for a, b in wanted]
