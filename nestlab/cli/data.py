@@ -21,6 +21,12 @@ def add_parser(subparsers) -> None:
     prepare.add_argument("--logs", choices=("standard", "random", "both"), help="KuaiRand; default: standard")
     describe = commands.add_parser("describe", help="statistics of a data set")
     describe.add_argument("name", metavar="NAME")
+    describe.add_argument(
+        "--batch", metavar="B", default="256,1024,4096,16384", help="sizes of batches, for reuse of keys"
+    )
+    describe.add_argument(
+        "--rows", metavar="N", type=int, default=200_000, help="whose look-ups count; default: 200000"
+    )
     for command in (prepare, describe):
         command.add_argument(
             "--root", "--data-root", metavar="DIR", type=Path, default=Path("datasets"), help="default: datasets"
@@ -52,8 +58,13 @@ def main_prepare(args: argparse.Namespace) -> int:
 
 def main_describe(args: argparse.Namespace) -> int:
     from nestlab.data import commands
+    from nestlab.data.access import AccessOptions
 
-    for title, frame in commands.describe(args.name, args.root).items():
+    if not all(size.strip().isdecimal() for size in args.batch.split(",")):
+        raise UserError(f"--batch {args.batch}: write numbers of samples, such as 256,4096")
+    sizes = tuple(int(size) for size in args.batch.split(","))
+    access = AccessOptions(rows=args.rows, table_rows=max(args.rows, AccessOptions.table_rows), batches=sizes)
+    for title, frame in commands.describe(args.name, args.root, access=access).items():
         if len(frame):
             print(f"{title}\n{_upright(frame).to_string()}\n")
     return 0

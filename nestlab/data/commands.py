@@ -17,6 +17,7 @@ from nestlab.data.prepare import PrepareOptions
 from nestlab.errors import UserError
 
 if TYPE_CHECKING:
+    from nestlab.data.access import AccessOptions
     from nestlab.data.reorder import ReorderOptions
     from nestlab.data.reorder_map import IdMap
 
@@ -73,11 +74,12 @@ def describe(
     file: str | Path | None = None,
     prepared: str | Path | None = None,
     sample: int = 1_000_000,
+    access: AccessOptions | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Statistics as data frames: `dataset` (one row), `dense`, `categorical` (one row a column), `inputs`, `rejected`.
 
     KuaiRand has more of them; see `Dataset.describe`. Column statistics are over the first `sample` rows at most;
-    `dataset.described_rows` says how many.
+    `dataset.described_rows` says how many. With `access`, how ids are looked up too: see `nestlab.data.access`.
 
     Raises:
         UserError: as `open_dataset`, or sample below 1.
@@ -85,7 +87,13 @@ def describe(
     if sample < 1:
         raise UserError(f"sample={sample}: choose 1 or more rows")
     dataset = prepare(name, root, rows=rows, seed=seed, file=file, prepared=prepared)
-    return dataset.describe(sample)
+    described = dataset.describe(sample)
+    if access is None:
+        return described
+    from nestlab.data.access import access_statistics  # compiled kernels: only where they are wanted
+    from nestlab.data.access_plot import by_feature
+
+    return {**described, **by_feature(access_statistics(dataset, access))}
 
 
 def reorder(
