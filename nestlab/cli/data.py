@@ -8,7 +8,16 @@ from pathlib import Path
 from nestlab.cli import data_fetch, data_reorder
 from nestlab.errors import UserError
 
-_KINDS = ("criteo", "kuairand", "criteo-synth", "kuairand-synth", "kuairand-pure", "kuairand-27k")
+_KINDS = (
+    "criteo",
+    "kuairand",
+    "criteo-synth",
+    "kuairand-synth",
+    "kuairand-pure",
+    "kuairand-27k",
+    "criteo-kaggle",
+    "criteo-1tb",
+)
 
 
 def add_parser(subparsers) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 from nestlab.data import synthetic
 from nestlab.data.criteo_format import DENSE_NAMES, FEATURES
 from nestlab.data.criteo_prepare import prepare_files
+from nestlab.data.criteo_twin_shape import SHAPES, CriteoShape
 from nestlab.data.dataset import Dataset, DatasetInfo
-from nestlab.data.prepare import Prepared
+from nestlab.data.prepare import Prepared, Progress
 from nestlab.data.registry import Request, Source, register, register_family
 from nestlab.data.twins import is_twin
 from nestlab.errors import UserError
@@ -56,13 +58,17 @@ def _open_real(source: Source, request: Request) -> Dataset:
     return _dataset(source.name, kind, prepared)
 
 
-def _open_twin(source: Source, request: Request) -> Dataset:
+def _open_twin(shape: CriteoShape, source: Source, request: Request) -> Dataset:
     if request.file:
         raise UserError(f"{source.name} is made, not read: leave out file={request.file}, or name criteo-kaggle")
-    twin = synthetic.twin_files(request.rows or TWIN_ROWS, request.seed, request.progress)
-    raw = twin.cached(request.prepared) / synthetic.RAW
+    twin = synthetic.twin_files(request.rows or TWIN_ROWS, request.seed, request.progress, shape)
+    raw = twin.cached(request.prepared) / shape.raw
     prepared = prepare_files(source.name, [raw], request.prepared, options=request.options, progress=request.progress)
     return _dataset(source.name, source.kind, prepared)
+
+
+def _write_twin(shape: CriteoShape, out: Path, rows: int, seed: int, progress: Progress) -> list[Path]:
+    return synthetic.twin_files(rows, seed, progress, shape).publish(out / shape.folder)
 
 
 def _dataset(name: str, kind: str, prepared: Prepared) -> Dataset:
@@ -90,6 +96,7 @@ def register_all() -> None:
             "Hugging Face) into criteo-1tb/ there",
             find=find_1tb,
             open=_open_real,
+            twin="criteo-1tb-synth",
         )
     )
     register(
@@ -101,17 +108,19 @@ def register_all() -> None:
             "Lab, or Kaggle) into criteo-kaggle/ there",
             find=find_kaggle,
             open=_open_real,
+            twin="criteo-synth",
         )
     )
-    register(
-        Source(
-            name="criteo-synth",
-            kind="synthetic",
-            places="",
-            remedy="the synthetic twin of Criteo Kaggle, reproducible by rows and seed",
-            find=lambda root: [],
-            open=_open_twin,
-            write=lambda out, rows, seed, progress: synthetic.twin_files(rows, seed, progress).publish(out),
+    for shape, real in zip(SHAPES, ("Criteo Kaggle", "Criteo 1TB"), strict=True):
+        register(
+            Source(
+                name=shape.name,
+                kind="synthetic",
+                places="",
+                remedy=f"the synthetic twin of {real}, reproducible by rows and seed",
+                find=lambda root: [],
+                open=partial(_open_twin, shape),
+                write=partial(_write_twin, shape),
+            )
         )
-    )
     register_family("criteo", ("criteo-1tb", "criteo-kaggle", "criteo-synth"))

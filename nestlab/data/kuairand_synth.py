@@ -224,7 +224,7 @@ class _Tally:
         return {
             "click_rate": self.clicks / self.rows,
             "bayes_auc": expected_auc(centres, self.probabilities),
-            "bayes_auc_is": "expected AUC of the planted click probabilities of the standard log: no model can do better",
+            "bayes_auc_is": "expected AUC of the planted click probability of the standard log: no model can do better",
         }
 
 

@@ -1,6 +1,6 @@
 """Kernels of KuaiRand's twins: the walk of users through clusters of videos, the rows of the log, and their text.
 
-Random numbers are SplitMix64's (Steele, Lea, Flood 2014), a stream for each (seed, purpose, user): a row does not depend
+Random numbers are SplitMix64's (Steele, Lea, Flood 2014), a stream for each (seed, purpose, user): rows do not depend
 on blocks, threads, or on how often it is made. The kernels call each other's helpers, so they share this module.
 """
 
