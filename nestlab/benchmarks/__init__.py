@@ -18,6 +18,7 @@ _MODULES = {
     "tt": "nestlab.benchmarks.tt",
     "tracing": "nestlab.benchmarks.tracing",
     "pipeline": "nestlab.benchmarks.pipeline",
+    "data": "nestlab.benchmarks.data",
 }
 
 
