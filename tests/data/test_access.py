@@ -1,8 +1,8 @@
 """Access statistics against a cache that is simulated, sets that are compared, and figures of the real rows.
 
 Broken on purpose, each seen to fail here: the mark of an earlier access not taken back; a hit counted at a distance of
-as many keys as there are slots; shared keys counted once an access; batches that are not whole counted; missing values
-looked up; a table of the counted rows alone.
+as many keys as there are slots; shared keys counted once an access, or with any batch before; a batch that is not
+whole counted; a table of the counted rows alone.
 """
 
 from __future__ import annotations
