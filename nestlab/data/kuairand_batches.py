@@ -22,6 +22,7 @@ from nestlab.data.loader import array_of, dense_log1p, jagged_columns
 from nestlab.errors import UserError
 
 LABELS = tuple(ACTIONS)
+ALL_ACTIONS = "actions"  # as a label: the bit mask of ACTIONS, which a float32 holds exactly
 
 OF_LOG = ("user_id", "video_id", "tab", "hour")
 OF_VIDEO = ("author_id", "music_id", "music_type", "video_type", "upload_type", "tag")
@@ -34,6 +35,7 @@ FEATURES = (*OF_LOG, *OF_VIDEO, *OF_USER)
 USER_COUNTS = ("follow_user_num", "fans_user_num", "friend_user_num", "register_days")
 DENSE_NAMES = ("duration_s", *USER_COUNTS, "user_events")
 SEQUENCE_FEATURES = ("hist_video_id", "hist_action", "hist_gap_ms")
+VALUES = ("hist_gap_ms",)  # of them, those that look up no table
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Reading:
     """What a batch is to hold.
 
     Attributes:
-        label: one of LABELS.
+        label: one of LABELS, or ALL_ACTIONS.
         history: how many of the user's newest events before the sample a batch holds at most; 0: no sequences.
         sequences: which of SEQUENCE_FEATURES; a model takes those that it has tables for.
     """
@@ -51,8 +53,8 @@ class Reading:
     sequences: tuple[str, ...] = SEQUENCE_FEATURES
 
     def __post_init__(self) -> None:
-        if self.label not in LABELS:
-            raise UserError(f"label='{self.label}': choose one of {', '.join(LABELS)}")
+        if self.label not in (*LABELS, ALL_ACTIONS):
+            raise UserError(f"label='{self.label}': choose one of {', '.join((*LABELS, ALL_ACTIONS))}")
         if self.history < 0:
             raise UserError(f"history={self.history}: choose 0 or more events")
         if unknown := set(self.sequences) - set(SEQUENCE_FEATURES):
@@ -97,14 +99,21 @@ class RankCollator:
             sequences, lengths_b = self._sequences(rows)
             ids = np.concatenate([ids, *sequences])
             lengths = np.concatenate([lengths, *[lengths_b] * len(sequences)])
-        labels = array_of(rows, self._reading.label).to_numpy().astype(np.float32)
         return Batch(
             dense=torch.from_numpy(dense_log1p([columns[name] for name in DENSE_NAMES])),
             features=self.features,
             ids=torch.from_numpy(ids),
             lengths=torch.from_numpy(lengths),
-            labels=torch.from_numpy(labels),
+            labels=torch.from_numpy(self._labels(rows)),
+            values=tuple(name for name in VALUES if name in self.features),
         )
+
+    def _labels(self, rows: pa.Table) -> np.ndarray:
+        """[B] float32."""
+        if self._reading.label != ALL_ACTIONS:
+            return array_of(rows, self._reading.label).to_numpy().astype(np.float32)
+        taken = [array_of(rows, name).to_numpy().astype(np.int64) * bit for name, bit in ACTIONS.items()]
+        return np.sum(taken, axis=0).astype(np.float32)
 
     def _sequences(self, rows: pa.Table) -> tuple[list[np.ndarray], np.ndarray]:
         """The values [n] int64 of each sequence feature, and the lengths [B] that they share."""

@@ -2,5 +2,19 @@
 
 from nestlab.models.base import DenseOutput, RecModel
 from nestlab.models.dlrm import DLRM
+from nestlab.models.ranking import DIN, DCNv2, MultiTask
+from nestlab.models.sequence import HSTU, FuXi, Retrieval, SASRec, sequence_model
 
-__all__ = ["DLRM", "DenseOutput", "RecModel"]
+__all__ = [
+    "DIN",
+    "DLRM",
+    "HSTU",
+    "DCNv2",
+    "DenseOutput",
+    "FuXi",
+    "MultiTask",
+    "RecModel",
+    "Retrieval",
+    "SASRec",
+    "sequence_model",
+]

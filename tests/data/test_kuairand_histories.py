@@ -9,6 +9,7 @@ from test_kuairand_log import ids_of
 
 import nestlab.data as data
 from nestlab.data import histories
+from nestlab.data.kuairand_format import ACTIONS
 from nestlab.errors import UserError
 
 
@@ -99,6 +100,16 @@ def test_only_the_sequences_asked_for(made):
     assert ids_of(batch, "hist_video_id") == [[video for video, _, _ in h] for h in expected]
     with pytest.raises(UserError, match="hist_mood"):
         dataset.batches("all", 5, history=4, sequences=["hist_mood"])
+
+
+def test_all_actions_as_one_label_and_gaps_as_values(made):
+    dataset, rows = made
+    (batch,) = dataset.batches("all", 500, label="actions", history=2)
+    assert batch.values == ("hist_gap_ms",)
+    assert batch.labels.tolist() == [sum(row[name] * bit for name, bit in ACTIONS.items()) for row in rows]
+    assert len(set(batch.labels.tolist())) > 2
+    (without,) = dataset.batches("all", 500, label="is_like")
+    assert without.values == () and without.labels.tolist() == [row["is_like"] for row in rows]
 
 
 def test_micro_batches_keep_histories(made):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from nestlab.batch import Batch
 from nestlab.embedding import Embedded
@@ -130,10 +129,17 @@ def test_negatives_of_different_number_are_refused():
         made()(uneven, embedded_of(uneven, tables))
 
 
-def test_last_states_carry_no_gradient():
-    states = F.normalize(torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), dim=-1).requires_grad_()
+def test_states_after_the_last_event():
+    states = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     last = last_states(states, torch.tensor([2, 0, 3]))
-    assert not last.requires_grad and torch.equal(last, torch.stack([states[1], torch.zeros(3), states[4]]))
+    assert torch.equal(last, torch.stack([states[1], torch.zeros(3), states[4]]))
+    last.sum().backward()
+    assert states.grad.sum(1).tolist() == [0.0, 3.0, 0.0, 0.0, 3.0]
+
+
+def test_predictions_carry_no_gradient():
+    batch = made_batch([3, 1])
+    assert not made_of(made(), batch, made_tables()).predictions.requires_grad
 
 
 def test_flops_of_negatives():

@@ -133,6 +133,15 @@ def places_within(lengths: Tensor) -> Tensor:
     return torch.arange(total, device=lengths.device) - starts
 
 
+def sums_of_runs(rows: Tensor, lengths: Tensor) -> Tensor:
+    """[B, D]: of rows [n, D] the sum of each sample's; in their order, which atomics on a GPU would not keep."""
+    if rows.device.type != "cpu":
+        return torch.segment_reduce(rows, "sum", lengths=lengths, unsafe=True, initial=0.0)
+    numbers = torch.arange(len(lengths), device=lengths.device)
+    sample = torch.repeat_interleave(numbers, lengths, output_size=len(rows))
+    return rows.new_zeros(len(lengths), rows.shape[1]).index_add(0, sample, rows)
+
+
 def uncompiled(function: Callable) -> Callable:
     """`function`, left as it is by a torch.compile around it, which would make a graph for each set of lengths."""
     return torch.compiler.disable(function) if torch.compiler.is_compiling() else function

@@ -35,7 +35,7 @@ class Retrieval(nn.Module):
             events = events + embedded.sequence("action")[0]
         states = F.normalize(self.encoder(events, lengths, uncompiled(batch_values)(batch, "time")), dim=-1)
         losses = uncompiled(self._losses)(batch, embedded, states, lengths)
-        return DenseOutput(losses, uncompiled(last_states)(states, lengths))
+        return DenseOutput(losses, uncompiled(last_states)(states.detach(), lengths))
 
     def flops(self, lengths: Tensor, negatives: int) -> int:
         """Of a forward pass, as the encoder counts them: its own, and the scores of so many negatives an event."""
@@ -70,8 +70,6 @@ class Retrieval(nn.Module):
 
 def last_states(states: Tensor, lengths: Tensor) -> Tensor:
     """[B, D]: of states [n, D] the one after each sample's last event; zeros where it has none."""
-    ends = torch.cumsum(lengths, 0)
-    there = lengths > 0
-    last = states.new_zeros(lengths.shape[0], states.shape[1])
-    last[there] = states[ends[there] - 1].detach()
-    return last
+    ends, there = torch.cumsum(lengths, 0), torch.nonzero(lengths).view(-1)
+    last = states.index_select(0, ends.index_select(0, there) - 1)
+    return states.new_zeros(len(lengths), states.shape[1]).index_copy(0, there, last)
