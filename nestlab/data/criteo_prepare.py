@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nestlab.data import rejects
-from nestlab.data.criteo_format import COLUMNS, SCHEMA, parse_block
+from nestlab.data.allocation import kept_memory
+from nestlab.data.criteo_format import COLUMNS, SCHEMA, Parsed, parse_text
 from nestlab.data.identity import FileIdentity, identify
-from nestlab.data.lines import read_lines
+from nestlab.data.journal import Journal
+from nestlab.data.lines import Block, read_blocks
 from nestlab.data.prepare import (
     HOPELESS,
     Prepared,
     PrepareOptions,
     Progress,
+    ahead,
     check_unchanged,
     describe_file,
     prepare_folder,
 )
 from nestlab.data.rejects import Rejects
+from nestlab.data.stages import Stages
 from nestlab.errors import UserError
 
-SCHEMA_VERSION = 1  # raise it whenever the same input would be prepared otherwise
+SCHEMA_VERSION = 2  # raise it whenever the same input would be prepared otherwise
 
 
 def prepare_files(
@@ -50,15 +54,17 @@ def prepare_files(
     identity = {
         "schema_version": SCHEMA_VERSION,
         "inputs": [entry.content for entry in inputs],
-        "options": asdict(options),
+        "options": _of_prepare(options),
     }
     build = _Build(name, list(zip(paths, inputs, strict=False)), rows, options, progress)
-    return prepare_folder(name, root, identity, build.run)
+    return prepare_folder(name, root, identity, build.run, resumable=True)
 
 
 @dataclass
 class _Build:
-    """One preparation in its temporary folder; its counters become the manifest."""
+    """One preparation in its temporary folder, a file (of the 1TB logs: a day) after the other; its counters become
+    the manifest. A file that an earlier, killed process finished is not read again.
+    """
 
     name: str
     inputs: list[tuple[Path, FileIdentity]]
@@ -71,24 +77,40 @@ class _Build:
     nulls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COLUMNS, 0)))
 
     def run(self, folder: Path) -> dict[str, Any]:
-        parts = []
-        with open(folder / rejects.NAME, "wb") as file:
-            aside = Rejects(file)
-            for number, (path, identity) in enumerate(self.inputs):
-                part = folder / f"part-{number:05d}.parquet"
-                self._one_file(path, identity, part, aside)
-                parts.append(describe_file(part))
-        self._check(aside)
-        return self._facts(parts, aside)
+        stages = Stages(self.name, self.progress)
+        with kept_memory(), Journal(folder) as journal:
+            done = journal.of("part")
+            parts = [entry["part"] for entry in done]
+            if done:
+                self._restore(done[-1])
+            with rejects.reopened(folder, journal.found) as file, stages.measure("read") as stage:
+                aside = Rejects(file, done[-1]["rejects"] if done else None)
+                for number in range(len(done), len(self.inputs)):
+                    before = self.rows_in
+                    parts.append(self._one_file(number, folder, aside))
+                    journal.add("part", part=parts[-1], rejects=aside.state(), **self._counters())
+                    stage.rows += self.rows_in - before
+            self._check(aside)
+            journal.remove()
+        return {**self._facts(parts, aside), "stages": stages.done}
 
-    def _one_file(self, path: Path, identity: FileIdentity, part: Path, aside: Rejects) -> None:
-        options = self.options
+    def _counters(self) -> dict[str, Any]:
+        return {"rows_in": self.rows_in, "rows_out": self.rows_out, "short": self.short, "nulls": dict(self.nulls)}
+
+    def _restore(self, counters: dict[str, Any]) -> None:
+        self.rows_in, self.rows_out, self.short = (counters[name] for name in ("rows_in", "rows_out", "short"))
+        self.nulls = Counter(counters["nulls"])
+
+    def _one_file(self, number: int, folder: Path, aside: Rejects) -> dict[str, Any]:
+        """Writes the part of one file; how the manifest lists it: `rows` of it too, for who reads by days."""
+        (path, identity), options, before = self.inputs[number], self.options, self.rows_out
+        part = folder / f"part-{number:05d}.parquet"
+        blocks = read_blocks(path, options.block_bytes, identity.lines)
         with pq.ParquetWriter(
             part, SCHEMA, compression=options.compression.upper(), use_dictionary=True, write_page_checksum=True
         ) as writer:
-            for first, lines in read_lines(path, options.block_bytes, identity.lines):
-                parsed = parse_block(lines, first)
-                self.rows_in += len(lines)
+            for lines, parsed in ahead(_parsed, blocks):
+                self.rows_in += lines
                 self.short += parsed.short
                 self._count(parsed.table)
                 if parsed.table.num_rows:
@@ -98,6 +120,7 @@ class _Build:
                     self._refuse(aside)
                 self.progress(f"{self.name}: {path.name}, {self.rows_in:,} rows read")
         check_unchanged(path, identity)
+        return {**describe_file(part), "rows": self.rows_out - before, "input": path.name}
 
     def _count(self, table: pa.Table) -> None:
         self.rows_out += table.num_rows
@@ -121,7 +144,7 @@ class _Build:
     def _facts(self, parts: list[dict[str, Any]], aside: Rejects) -> dict[str, Any]:
         return {
             "inputs": [asdict(identity) for _, identity in self.inputs],
-            "options": {**asdict(self.options), "rows": self.rows},
+            "options": {**_of_prepare(self.options), "rows": self.rows},
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "rows_short": self.short,
@@ -129,3 +152,12 @@ class _Build:
             "nulls": dict(self.nulls),
             "parts": parts,
         }
+
+
+def _of_prepare(options: PrepareOptions) -> dict[str, Any]:
+    """What decides the rows: how they are read afterwards does not."""
+    return {each.name: getattr(options, each.name) for each in fields(PrepareOptions)}
+
+
+def _parsed(block: Block) -> tuple[int, Parsed]:
+    return block.lines, parse_text(block.text, block.lines, block.first)

@@ -12,8 +12,6 @@ log, but for 16 bytes a user; it does on those of the feature tables, by 4 to 20
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -96,7 +94,7 @@ class _Build:
 
     def run(self, folder: Path) -> dict[str, Any]:
         with kept_memory(), Journal(folder) as journal:
-            with _rejects_file(folder, journal) as file:
+            with rejects.reopened(folder, journal.found) as file:
                 tables = self._read_tables(folder, journal, file)
                 log, aside = self._read_logs(folder, journal, file)
             merged = self._merge(folder, journal, log, tables)
@@ -196,13 +194,3 @@ class _Build:
 
     def _note(self, path: Path, role: str, rows_in: int, rejected: int) -> None:
         self.files[path.name] = {"role": role, "rows_in": rows_in, "rows_rejected": rejected, "duplicates": 0}
-
-
-@contextmanager
-def _rejects_file(folder: Path, journal: Journal) -> Iterator[BinaryIO]:
-    """The file of what is set aside, as long as the journal knows it."""
-    known = [entry["rejects"]["bytes"] for entry in journal.found if "rejects" in entry]
-    with open(folder / rejects.NAME, "r+b" if known else "wb") as file:
-        file.truncate(known[-1] if known else 0)
-        file.seek(0, 2)
-        yield file

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -63,3 +64,13 @@ class Rejects:
     def facts(self) -> dict[str, object]:
         """For the manifest."""
         return {"rows_rejected": self.total, "rejected": dict(sorted(self.reasons.items()))}
+
+
+@contextmanager
+def reopened(folder: Path, entries: Sequence[dict[str, Any]]) -> Iterator[BinaryIO]:
+    """The file in `folder`, as long as the last of a journal's entries says that has `rejects`; else empty."""
+    known = [entry["rejects"]["bytes"] for entry in entries if "rejects" in entry]
+    with open(folder / NAME, "r+b" if known else "wb") as file:
+        file.truncate(known[-1] if known else 0)
+        file.seek(0, 2)
+        yield file

@@ -38,7 +38,7 @@ def test_order_and_packing(values):
 @given(st.lists(st.lists(st.tuples(INT64, INT64), max_size=20), min_size=1, max_size=6), st.integers(1, 30))
 @FAST
 def test_runs_read_by_ranges_are_one_stable_sort(tmp_path_factory, runs, size):
-    """Broken on purpose: borders searched from the right, so that equal keys are parted; runs read backwards."""
+    """Broken on purpose: the pieces of a range laid end to end in another order than that of the runs."""
     path = tmp_path_factory.mktemp("spool") / "spool"
     spool, expected = Spool(path), []
     for run in runs:
