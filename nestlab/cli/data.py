@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from nestlab.cli import data_fetch, data_reorder
+from nestlab.cli import data_fetch, data_reorder, data_twin
 from nestlab.errors import UserError
 
 _KINDS = (
@@ -22,7 +22,8 @@ _KINDS = (
 
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser("data", help="fetch, prepare, describe, synthesise and reorder data sets")
-    commands = parser.add_subparsers(dest="data_command", metavar="fetch|prepare|describe|synth|reorder", required=True)
+    metavar = "fetch|prepare|describe|synth|reorder|twin-report"
+    commands = parser.add_subparsers(dest="data_command", metavar=metavar, required=True)
     prepare = commands.add_parser("prepare", help="raw files to Parquet, once")
     prepare.add_argument("name", metavar="NAME")
     prepare.add_argument("--file", metavar="F", type=Path, help="the raw file; default: found under the root")
@@ -47,6 +48,7 @@ def add_parser(subparsers) -> None:
     synth.add_argument("--out", metavar="DIR", type=Path, required=True)
     data_fetch.add_parser(commands)
     data_reorder.add_parser(commands)
+    data_twin.add_parser(commands)
     prepare.set_defaults(main=main_prepare)
     describe.set_defaults(main=main_describe)
     synth.set_defaults(main=main_synth)

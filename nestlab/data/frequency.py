@@ -51,17 +51,17 @@ class FrequencyLaw:
         return counts
 
     def with_mean(self, mean: float) -> FrequencyLaw:
-        """The same law with the cut-off that gives counts the mean `mean` (1.05 at least)."""
-        low, high = np.log(0.05), np.log(1e6)
+        """The same law with the cut-off that gives counts the mean `mean` (1.05 at least; some hundreds at most)."""
+        low, high = np.log(0.05), np.log(1e4)
         for _ in range(40):
             middle = (low + high) / 2
             law = replace(self, cutoff=float(np.exp(middle)))
-            low, high = (middle, high) if law._mean_up_to(60 * mean + 60) < mean else (low, middle)
+            low, high = (middle, high) if law._mean_up_to(1 << 16) < mean else (low, middle)
         return replace(self, cutoff=float(np.exp((low + high) / 2)))
 
-    def _mean_up_to(self, most: float) -> float:
+    def _mean_up_to(self, most: int) -> float:
         """The mean, of counts to `most` alone where the law's tail goes far beyond."""
-        k = np.arange(1, 2 + min(int(self.cutoff * _NEGLIGIBLE ** (1 / self.stretch)), int(most)), dtype=np.float64)
+        k = np.arange(1, 2 + min(int(self.cutoff * _NEGLIGIBLE ** (1 / self.stretch)), most), dtype=np.float64)
         weights = k**-self.exponent * np.exp(-((k / self.cutoff) ** self.stretch))
         return float(weights @ k / weights.sum())
 
