@@ -48,7 +48,7 @@ def test_criteo_takes_what_is_there(tmp_path):
 def test_available_says_what_was_found_and_where(tmp_path):
     oracle.write_file(tmp_path / "criteo-kaggle" / "dac" / "train.txt", oracle.made_rows(2))
     found = {record.name: record for record in data.available(tmp_path)}
-    assert [record.found for name, record in found.items() if name.startswith("criteo")] == [False, True, True]
+    assert [record.found for name, record in found.items() if name.startswith("criteo")] == [False, True, True, True]
     assert found["criteo-kaggle"].path.endswith("train.txt")
     assert str(tmp_path) in found["criteo-1tb"].path
     assert data.available(tmp_path / "nowhere")[1].found is False
