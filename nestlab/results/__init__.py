@@ -26,6 +26,7 @@ _LATER = {
     "Comparison": "nestlab.results.comparison",
     "Question": "nestlab.results.comparison",
     "compare": "nestlab.results.comparison",
+    "repeats": "nestlab.results.seeds",
     "Selection": "nestlab.results.selection",
     "select": "nestlab.results.selection",
     "table_over_runs": "nestlab.results.join",

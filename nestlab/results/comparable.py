@@ -1,7 +1,12 @@
-"""Which runs may stand side by side: the same data, read alike, split alike, judged alike, and all of them finished."""
+"""Which runs may stand side by side: the same data, read alike, split alike, judged alike, and all of them finished.
+
+Of a sequence model the convention says what a sample is (events, users, split, history, negatives), and the protocol
+how its ranking is judged (`RankingProtocol.facts`: full or sampled, seen items kept or left out, k, ties).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +14,9 @@ from nestlab.errors import UserError
 from nestlab.results.store import LoadedRun
 
 # Parameters that say how a key figure is taken. They are no settings: with another value it is another figure.
-PROTOCOL_PARAMS = ("split", "protocol", "convention", "ranking", "negatives")
+PROTOCOL_PARAMS = ("split", "protocol", "convention", "ranking", "negatives", "ks", "leave_out_seen", "sampled")
+# Negatives are drawn anew for every replicate: their seed is the run's, and says nothing of the protocol.
+_SEED_OF_NEGATIVES = re.compile(r"(?<= negatives), seed \d+")
 
 
 def check(runs: Sequence[LoadedRun]) -> None:
@@ -45,6 +52,11 @@ def _of_dataset(name: str) -> Any:
     return lambda content: (content.get("dataset") or {}).get(name)
 
 
+def _convention(content: Mapping[str, Any]) -> str | None:
+    stated = _of_dataset("convention")(content)
+    return None if stated is None else _SEED_OF_NEGATIVES.sub("", stated)
+
+
 def _protocol(content: Mapping[str, Any]) -> dict[str, Any]:
     params = content.get("params") or {}
     return (content.get("protocol") or {}) | {name: params[name] for name in PROTOCOL_PARAMS if name in params}
@@ -53,7 +65,7 @@ def _protocol(content: Mapping[str, Any]) -> dict[str, Any]:
 _FACTS = (
     ("experiment", lambda content: content.get("experiment")),
     ("data", _data),
-    ("data's convention", _of_dataset("convention")),
+    ("data's convention", _convention),
     ("split", _of_dataset("split")),
     ("protocol", _protocol),
 )

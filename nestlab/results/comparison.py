@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Where a run's files lie says nothing of what was computed: the data's fingerprint is compared instead.
 _NO_SETTING = {"seed", "results", "data_root", *comparable.PROTOCOL_PARAMS}
 NONE_DIFFERS = "all runs"
-_STATISTICS = ("metric", "n", "mean", "sd", "low", "high", "difference", "diff_low", "diff_high", "pairing")
+STATISTICS = ("metric", "n", "mean", "sd", "low", "high", "difference", "diff_low", "diff_high", "pairing")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,8 @@ def compare(runs: Sequence[LoadedRun], question: Question | None = None) -> Comp
     metrics = _metrics(runs, question.metrics)
     rows = [row for name in metrics for row in _rows(name, groups, question.method)]
     # A parameter may have the name of a statistic.
-    settings = [f"{name} (parameter)" if name in _STATISTICS else name for name in parameters] or ["setting"]
-    frame = pandas.DataFrame(rows, columns=["metric", *settings, *_STATISTICS[1:]])
+    settings = [f"{name} (parameter)" if name in STATISTICS else name for name in parameters] or ["setting"]
+    frame = pandas.DataFrame(rows, columns=["metric", *settings, *STATISTICS[1:]])
     return Comparison(frame, caption(runs), tuple(_notes(runs, groups, left_out)), tuple(parameters))
 
 
@@ -151,15 +151,23 @@ def _metrics(runs: Sequence[LoadedRun], wanted: tuple[str, ...]) -> list[str]:
 
 
 def _rows(metric: str, groups: list[Group], method: str) -> list[list[Any]]:
-    by_seed = [_by_seed(metric, members) for _, members in groups]
+    found = statistics([_by_seed(metric, members) for _, members in groups], method)
+    return [[metric, *setting.values(), *row] for (setting, _), row in zip(groups, found, strict=True)]
+
+
+def statistics(by_seed: Sequence[dict[int, float]], method: str = "t") -> list[list[Any]]:
+    """Of one key figure, given by seed for each setting: a row a setting, with STATISTICS after the name of the metric.
+
+    The first setting is what the others are compared with: its own row has no difference.
+    """
     rows = []
-    for number, (setting, _) in enumerate(groups):
-        own = intervals.of_mean(list(by_seed[number].values()), method)
-        row = [metric, *setting.values(), own.n, own.mean, own.sd, own.low, own.high]
+    for number, values in enumerate(by_seed):
+        own = intervals.of_mean(list(values.values()), method)
+        row = [own.n, own.mean, own.sd, own.low, own.high]
         if number == 0:
             rows.append([*row, math.nan, math.nan, math.nan, ""])
             continue
-        against = intervals.of_difference(by_seed[0], by_seed[number], method)
+        against = intervals.of_difference(by_seed[0], values, method)
         rows.append([*row, against.mean, against.low, against.high, _pairing(against)])
     return rows
 
