@@ -32,10 +32,17 @@ class SequenceCollator:
         kept: np.ndarray | None,
         items: np.ndarray,
         options: SequenceOptions,
-        item_weights: np.ndarray | None = None,
+        popularity: np.ndarray | None = None,
     ) -> None:
+        """
+        Args:
+            kept: [m] int64, places of the events that count; None: all.
+            items: [I] int64, what negatives are drawn from, evenly.
+            popularity: [I] int64: as often as this instead. Costs 4 bytes an event that it counts.
+        """
         self._events, self._kept, self._items, self._options = events, kept, items, options
-        self._cumulated = None if item_weights is None else np.cumsum(item_weights / item_weights.sum())
+        # Each item as often as it counts: a number drawn evenly then finds it without a search.
+        self._urn = None if popularity is None else np.repeat(np.arange(len(items), dtype=np.int32), popularity)
         self.epoch = 0
 
     def __call__(self, rows: pa.Table) -> Batch:
@@ -64,12 +71,8 @@ class SequenceCollator:
         """[B, K] int64."""
         count = self._options.negatives
         drawn = random_bits(self._options.seed, self.epoch, sample[:, None] * count + np.arange(count))
-        if self._cumulated is None:
-            place = drawn % np.uint64(len(self._items))
-        else:
-            shares = (drawn >> np.uint64(11)) * 2.0**-53
-            place = np.searchsorted(self._cumulated, shares, side="right").clip(max=len(self._items) - 1)
-        return self._items[place.astype(np.int64)]
+        place = (drawn % np.uint64(len(self._items if self._urn is None else self._urn))).astype(np.int64)
+        return self._items[place if self._urn is None else self._urn[place]]
 
 
 class SequenceLoader(Loader):

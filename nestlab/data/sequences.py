@@ -12,9 +12,10 @@ samples' numbers in their part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +23,16 @@ import pyarrow as pa
 from nestlab.data.dataset import DatasetInfo
 from nestlab.data.loader import Loader
 from nestlab.data.sequence_batches import SequenceCollator, SequenceLoader
-from nestlab.data.sequence_windows import all_windows, kept_events, newest_windows
+from nestlab.data.sequence_windows import all_windows, at_shares, every_event, kept_events, newest_windows
 from nestlab.errors import UserError
 
 PARTS = ("train", "validation", "heldout")
 SPLITS = ("time", "leave_one_out")
 WINDOWS = ("newest", "all")
+HELDOUT = ("first", "all")
 NEGATIVES = ("uniform", "popularity")
 MOST_SAMPLES = 1 << 24  # a label is a float32
+_CHUNK = 1 << 24  # events that are looked at together, where all of them would cost memory
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,11 @@ class SequenceOptions:
         split: `time` or `leave_one_out`.
         borders: shares of the log's rows that lie before the two borders of the split `time`.
         windows: of a user in training: the `newest`, or `all`, cut from the end.
+        heldout: what a user is tested on: the `first` event of a part, or `all` its events, each a sample of its own
+            with everything before it as history. An event without any before it is no sample.
         positive: an action that an event must have (is_click, long_view, …); empty: every event counts.
-        least_user, least_item: events that a user, or an item, must have; dropped until all have.
+        least_user, least_item: events that a user, or an item, must have; dropped until all have. Counted over all
+            parts, as the published protocols do.
         negatives: K.
         negatives_by: `uniform` over all items, or by `popularity` in the training part.
         seed: of negatives.
@@ -52,6 +58,7 @@ class SequenceOptions:
     split: str = "time"
     borders: tuple[float, float] = (0.8, 0.9)
     windows: str = "newest"
+    heldout: str = "first"
     positive: str = ""
     least_user: int = 2
     least_item: int = 1
@@ -63,7 +70,8 @@ class SequenceOptions:
         for name, least in (("history", 1), ("least_user", 2), ("least_item", 1), ("negatives", 0), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"sequences: {name}={getattr(self, name)}: choose {least} or more")
-        for name, values in (("split", SPLITS), ("windows", WINDOWS), ("negatives_by", NEGATIVES)):
+        choices = (("split", SPLITS), ("windows", WINDOWS), ("heldout", HELDOUT), ("negatives_by", NEGATIVES))
+        for name, values in choices:
             if getattr(self, name) not in values:
                 raise UserError(f"sequences: {name}={getattr(self, name)}: choose one of {', '.join(values)}")
         if not 0 < self.borders[0] < self.borders[1] < 1:
@@ -74,6 +82,7 @@ class SequenceOptions:
         """In words: results under different ones never compare."""
         events = f"events with {self.positive}" if self.positive else "all events"
         split = f"time {self.borders[0]:g}/{self.borders[1]:g}" if self.split == "time" else "leave one out"
+        split += ", every later event" if self.heldout == "all" else ""
         return (
             f"next item; {events}; users of {self.least_user}, items of {self.least_item} or more; {split}; "
             f"history {self.history}, {self.windows} windows; {self.negatives} {self.negatives_by} negatives, seed "
@@ -105,7 +114,7 @@ class SequenceData:
         self._users = kept_events(events, user_starts, options)
         if not self._users.count:
             raise UserError(f"sequences: '{info.id}' has no user of {options.least_user} such events; ask for fewer")
-        borders = _borders(events["time_ms"], options) if options.split == "time" else None
+        borders = at_shares(events["time_ms"], options.borders) if options.split == "time" else None
         self._parts = {part: self._samples(part, borders) for part in PARTS}
         if not self._parts["train"].num_rows:
             raise UserError(f"sequences: no user of '{info.id}' has two events to train on; take more rows")
@@ -148,17 +157,17 @@ class SequenceData:
 
     def popularity(self) -> np.ndarray:
         """[I] int64: how many events of the training part each item has."""
-        return np.bincount(np.searchsorted(self.items, self._training_items), minlength=len(self.items))
+        counts = np.zeros(len(self.items), np.int64)
+        starts, lengths = self._users.starts, self._training_lengths
+        for some in _groups(lengths):
+            items = self._of_kept("video_id", _ranges(starts[some], starts[some] + lengths[some]))
+            counts += np.bincount(np.searchsorted(self.items, items), minlength=len(counts))
+        return counts
 
     @cached_property
     def _collator(self) -> SequenceCollator:
-        weights = self.popularity() if self.options.negatives_by == "popularity" else None
-        return SequenceCollator(self._events, self._users.kept, self.items, self.options, weights)
-
-    @cached_property
-    def _training_items(self) -> np.ndarray:
-        ends = self._users.starts + self._training_lengths
-        return self._of_kept("video_id", _ranges(self._users.starts, ends))
+        popularity = self.popularity() if self.options.negatives_by == "popularity" else None
+        return SequenceCollator(self._events, self._users.kept, self.items, self.options, popularity)
 
     def _samples(self, part: str, borders: tuple[int, int] | None) -> pa.Table:
         """Columns sample, first (of the user's events), end (of the inputs; the last target stands there), length."""
@@ -171,8 +180,7 @@ class SequenceData:
             by_time = np.argsort(self._of_kept("time_ms", end), kind="stable")
             first, end, length = first[by_time], end[by_time], length[by_time]
         else:
-            there = (until > before) & (before > users.starts)  # an event of the part, and one before it
-            first, end = users.starts[there], before[there]
+            first, end = every_event(users.starts, before, until, self.options.heldout == "first")
             length = np.minimum(end - first, history)
         if len(end) > MOST_SAMPLES:
             raise UserError(f"sequences: {len(end):,} samples in {part}; at most {MOST_SAMPLES:,}; use fewer rows")
@@ -185,8 +193,7 @@ class SequenceData:
         if borders is None:
             ends = [np.maximum(users.ends - 2, users.starts), np.maximum(users.ends - 1, users.starts), users.ends]
         else:
-            time = self._of_kept("time_ms", slice(None))
-            ends = [users.starts + users.count_below(time, border) for border in borders] + [users.ends]
+            ends = [users.first_from(partial(self._of_kept, "time_ms"), border) for border in borders] + [users.ends]
         return (users.starts, *ends)[number], ends[number]
 
     def _of_kept(self, name: str, where) -> np.ndarray:
@@ -202,15 +209,15 @@ class SequenceData:
         return self._part(part).column(name).to_numpy()
 
 
-def _borders(time: np.ndarray, options: SequenceOptions) -> tuple[int, int]:
-    """The times before which these shares of all events lie."""
-    places = [min(int(share * len(time)), len(time) - 1) for share in options.borders]
-    ordered = np.partition(time, places)
-    return int(ordered[places[0]]), int(ordered[places[1]])
-
-
 def _ranges(first: np.ndarray, end: np.ndarray) -> np.ndarray:
     """first[0] … end[0] − 1, first[1] … : end to end."""
     lengths = end - first
     ends = np.cumsum(lengths)
     return np.repeat(end - ends, lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+def _groups(lengths: np.ndarray) -> Iterator[slice]:
+    """Neighbouring users of about _CHUNK events together."""
+    number = np.cumsum(lengths) // _CHUNK
+    borders = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(lengths)]
+    return (slice(first, stop) for first, stop in pairwise(borders))

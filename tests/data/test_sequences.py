@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestlab.data import Position, open_dataset
+from nestlab.data import Position, open_dataset, sequence_windows, sequences
 from nestlab.data.dataset import DatasetInfo
 from nestlab.data.kuairand_format import ACTIONS
 from nestlab.data.sequence_batches import FEATURES, random_bits
@@ -50,17 +50,18 @@ def by_loop(histories, part: str, options: SequenceOptions, border_of: tuple[int
         else:
             cuts = [sum(e[1] < border for e in user) for border in border_of] + [len(user)]
         if part == "train":
-            own, end = user[: cuts[0]], cuts[0]
+            own = user[: cuts[0]]
             last = len(own) - 1
             while len(own) >= 2 and last > 0:
                 first = max(0, last - options.history)
                 found.append((own[first:last], own[first + 1 : last + 1]))
                 last = first if options.windows == "all" else 0
             continue
-        before, end = cuts[PARTS.index(part) - 1], cuts[PARTS.index(part)]
-        if end > before > 0:
-            first = max(0, before - options.history)
-            found.append((user[first:before], user[first + 1 : before + 1]))
+        first_of_part, stop = cuts[PARTS.index(part) - 1], cuts[PARTS.index(part)]
+        for place in range(first_of_part, stop):
+            if place > 0 and (options.heldout == "all" or place == first_of_part):
+                first = max(0, place - options.history)
+                found.append((user[first:place], user[first + 1 : place + 1]))
     return found
 
 
@@ -95,10 +96,14 @@ histories_of = st.lists(histories, min_size=1, max_size=7)
     st.sampled_from(["newest", "all"]),
     st.sampled_from(["", "is_click"]),
     st.integers(1, 2),
+    st.sampled_from(["first", "all"]),
 )
-def test_samples_are_those_of_a_loop(histories, history, split, windows, positive, least_item):
-    """Broken on purpose: windows that end at the last event of a part. It failed."""
+def test_samples_are_those_of_a_loop(histories, history, split, windows, positive, least_item, heldout):
+    """Broken on purpose: windows that end at the last event of a part; a border that counts its own time as before it;
+    an item counted once only. It failed each time.
+    """
     chosen = {"history": history, "split": split, "windows": windows, "positive": positive, "least_item": least_item}
+    chosen["heldout"] = heldout
     try:
         data = made(histories, **chosen)
     except UserError:
@@ -111,6 +116,57 @@ def test_samples_are_those_of_a_loop(histories, history, split, windows, positiv
         assert sorted(samples_of(data, part)) == sorted(expected)
         assert data.targets(part).tolist() == [targets[-1] for _, targets in samples_of(data, part)]
         assert set(data.targets(part).tolist()) <= set(data.items.tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories_of, st.sampled_from(["newest", "all"]), st.sampled_from(["first", "all"]))
+def test_nothing_of_the_future_is_an_input_and_nothing_after_the_border_is_learnt(histories, windows, heldout):
+    """By properties alone, without a second way of cutting. Broken on purpose: training up to the second border; inputs
+    one event later. It failed.
+    """
+    # Every event's video tells its place in its user's history.
+    numbered = [[(1000 * u + i, e[1], e[2]) for i, e in enumerate(user)] for u, user in enumerate(histories)]
+    try:
+        data = made(numbered, history=4, windows=windows, heldout=heldout)
+    except UserError:
+        return
+    times = np.sort(np.array([e[1] for user in numbered for e in user]))
+    border, second = (times[int(share * len(times))] for share in (0.8, 0.9))
+    time_of = {e[0]: e[1] for user in numbered for e in user}
+    tested = []
+    for part, lowest, end in (("train", -1, border), ("validation", border, second), ("heldout", second, 99)):
+        for inputs, targets in samples_of(data, part):
+            videos = [e[0] for e in inputs]
+            assert targets == [video + 1 for video in videos] and 0 < len(inputs) <= 4
+            assert lowest <= time_of[targets[-1]] < end
+            tested += targets[-1:] if part != "train" else targets
+    assert len(tested) == len(set(tested))  # nothing is learnt that is tested, nothing twice
+    if windows == heldout == "all":
+        assert sorted(tested) == [video for video in sorted(time_of) if video % 1000]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40), st.integers(1, 7))
+@settings(max_examples=60, deadline=None)
+def test_the_value_at_a_share_is_found_without_ordering_all(values, chunk):
+    ordered = sorted(values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequence_windows, "_CHUNK", chunk)
+        found = sequence_windows.at_shares(np.array(values, np.int64), (0.0, 0.5, 0.99))
+    assert found == tuple(ordered[int(share * len(values))] for share in (0.0, 0.5, 0.99))
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+def test_chunks_do_not_show(chunk, monkeypatch):
+    whole = made(LONG, history=4, least_item=2)
+    items = sorted({v for user in LONG for v, _, _ in user})
+    monkeypatch.setattr(sequence_windows, "_CHUNK", chunk)
+    monkeypatch.setattr(sequences, "_CHUNK", chunk)
+    cut = made(LONG, history=4, least_item=2)
+    assert cut.popularity().tolist() == whole.popularity().tolist()
+    assert all(cut._part(part).equals(whole._part(part)) for part in PARTS)
+    loo = made(LONG, history=4, split="leave_one_out").popularity()
+    learnt = Counter(v for user in LONG for v, _, _ in user[:-2])
+    assert loo.tolist() == [learnt[item] for item in items]
 
 
 LONG = [[(v * 7 % 5, 10 * v + u, v % 2) for v in range(12)] for u in range(6)]
@@ -179,7 +235,14 @@ def test_what_was_seen_is_the_whole_history_before_the_target():
 def test_protocols_tell_different_samples_apart():
     one = made(LONG, history=4)
     assert one.info.convention.startswith("kuairand-rank; next item") and one.info.counts["users"] == 6
-    for change in ({"history": 5}, {"negatives": 4}, {"split": "leave_one_out"}, {"least_user": 3}, {"windows": "all"}):
+    for change in (
+        {"history": 5},
+        {"negatives": 4},
+        {"split": "leave_one_out"},
+        {"least_user": 3},
+        {"windows": "all"},
+        {"heldout": "all"},
+    ):
         assert made(LONG, **{"history": 4, **change}).info.convention != one.info.convention
 
 
@@ -188,6 +251,7 @@ def test_protocols_tell_different_samples_apart():
     [
         ({"history": 0}, "history=0: choose 1 or more"),
         ({"split": "random"}, "split=random: choose one of time, leave_one_out"),
+        ({"heldout": "last"}, "heldout=last: choose one of first, all"),
         ({"borders": (0.9, 0.8)}, "give two shares"),
         ({"positive": "is_bought"}, "positive=is_bought: choose one of is_click"),
         ({"least_user": 99}, "no user of 99 such events"),
