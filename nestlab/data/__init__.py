@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nestlab.data import commands, criteo, kuairand
+from nestlab.data.criteo_reading import CriteoOptions
 from nestlab.data.dataset import Dataset, DatasetInfo
 from nestlab.data.kuairand_prepare import KuaiRandOptions
 from nestlab.data.loader import Loader, Position
@@ -11,6 +12,7 @@ from nestlab.data.prepare import PrepareOptions
 from nestlab.data.registry import Found, available, names
 
 __all__ = [
+    "CriteoOptions",
     "Dataset",
     "DatasetInfo",
     "Found",

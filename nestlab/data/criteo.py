@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from nestlab.data import synthetic
+from nestlab.data.criteo_conventions import convention
 from nestlab.data.criteo_format import DENSE_NAMES, FEATURES
 from nestlab.data.criteo_prepare import prepare_files
+from nestlab.data.criteo_reading import ConventionalCriteo, Criteo, CriteoOptions
 from nestlab.data.criteo_twin_shape import SHAPES, CriteoShape
 from nestlab.data.dataset import Dataset, DatasetInfo
-from nestlab.data.prepare import Prepared, Progress
+from nestlab.data.prepare import Prepared, PrepareOptions, Progress
 from nestlab.data.registry import Request, Source, register, register_family
 from nestlab.data.twins import is_twin
 from nestlab.errors import UserError
@@ -42,7 +45,7 @@ def find_kaggle(root: Path) -> list[Path]:
 
 
 def _open_real(source: Source, request: Request) -> Dataset:
-    paths = [request.file] if request.file else source.find(request.root)
+    paths = [request.file] if request.file else _of_days(source, request, source.find(request.root))
     if not paths:
         raise UserError(f"{source.name}: no {source.places} under '{request.root}'; {source.remedy}; {_USE_TWIN}")
     prepared = prepare_files(
@@ -55,7 +58,27 @@ def _open_real(source: Source, request: Request) -> Dataset:
     )
     # A twin written by `nestlab data synth` must not pass for real data because of the name it is read under.
     kind = "synthetic" if any(is_twin(path) for path in paths) else source.kind
-    return _dataset(source.name, kind, prepared)
+    return _dataset(source.name, kind, prepared, request)
+
+
+def _of_days(source: Source, request: Request, paths: list[Path]) -> list[Path]:
+    """The files of the days that were asked for.
+
+    Raises:
+        UserError: one of them is not there, or the data set has no days.
+    """
+    wanted = _criteo(request.options).wanted_days()
+    if wanted is None or not paths:
+        return paths
+    by_day = {int(match[1]): path for path in paths if (match := _DAY.fullmatch(path.name))}
+    if missing := [day for day in wanted if day not in by_day]:
+        there = ", ".join(map(str, by_day)) or "none: only the 1TB logs come in days"
+        raise UserError(f"{source.name}: no day_{missing[0]} under '{request.root}'; days that are there: {there}")
+    return [by_day[day] for day in wanted]
+
+
+def _criteo(options: PrepareOptions) -> CriteoOptions:
+    return options if isinstance(options, CriteoOptions) else CriteoOptions(**asdict(options))
 
 
 def _open_twin(shape: CriteoShape, source: Source, request: Request) -> Dataset:
@@ -64,15 +87,15 @@ def _open_twin(shape: CriteoShape, source: Source, request: Request) -> Dataset:
     twin = synthetic.twin_files(request.rows or TWIN_ROWS, request.seed, request.progress, shape)
     raw = twin.cached(request.prepared) / shape.raw
     prepared = prepare_files(source.name, [raw], request.prepared, options=request.options, progress=request.progress)
-    return _dataset(source.name, source.kind, prepared)
+    return _dataset(source.name, source.kind, prepared, request)
 
 
 def _write_twin(shape: CriteoShape, out: Path, rows: int, seed: int, progress: Progress) -> list[Path]:
     return synthetic.twin_files(rows, seed, progress, shape).publish(out / shape.folder)
 
 
-def _dataset(name: str, kind: str, prepared: Prepared) -> Dataset:
-    manifest = prepared.manifest
+def _dataset(name: str, kind: str, prepared: Prepared, request: Request) -> Dataset:
+    manifest, made = prepared.manifest, convention(_criteo(request.options).convention)
     rows = manifest["rows_out"]
     shown = {"criteo-1tb": "Criteo 1TB", "criteo-kaggle": "Criteo Kaggle"}.get(name, name)
     info = DatasetInfo(
@@ -82,8 +105,11 @@ def _dataset(name: str, kind: str, prepared: Prepared) -> Dataset:
         fingerprint=prepared.fingerprint,
         title=f"{shown} ({kind if kind == 'real' else kind.upper()}, {rows:,} rows)",
         counts={key: manifest[key] for key in ("rows_in", "rows_out", "rows_short", "rows_rejected")},
+        convention=made.title,
     )
-    return Dataset(info, prepared, DENSE_NAMES, FEATURES)
+    if made.first_id is None:
+        return Criteo(info, prepared, DENSE_NAMES, FEATURES)
+    return ConventionalCriteo(info, prepared, made, request.progress)
 
 
 def register_all() -> None:
