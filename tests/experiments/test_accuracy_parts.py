@@ -222,6 +222,16 @@ def by_hand(scores: list[float], target: int) -> int:
     return above + -(-equal // 2)
 
 
+def test_what_is_left_out_stands_in_no_ranking():
+    """Broken on purpose: −∞ less −∞ as it comes is no number, and nothing is proven."""
+    items, targets = torch.eye(3, dtype=torch.float64), torch.tensor([0, 0])
+    scores = torch.tensor([[1.0, 9.0, 2.0], [1.0, 9.0, 2.0]], dtype=torch.float64)
+    left_out = torch.tensor([1]), torch.tensor([1])
+    found = bound(Scorer(scores, items, left_out), Scorer(scores + 0.25, items, left_out), targets)
+    assert found.ranks.tolist() == found.other_ranks.tolist() == [2, 1]
+    assert found.difference.tolist() == [0.25, 0.25] and found.gap.tolist() == [1.0, 1.0] and found.proven.all()
+
+
 def test_the_bound_of_no_sample_and_of_more_than_a_chunk():
     generator = torch.Generator().manual_seed(0)
     states, rows = (torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in (600, 7))

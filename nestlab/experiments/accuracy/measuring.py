@@ -75,6 +75,11 @@ class Measured:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - started
 
 
+def named(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics of PROTOCOL without its prefix: all figures of the study are by this one protocol."""
+    return {name.removeprefix(PROTOCOL.prefix): value for name, value in metrics.items()}
+
+
 def measure(settings: Settings) -> Measured:
     """What a rank does; rank 0's result counts."""
     with joined(settings.device, "notebook 12_accuracy") as transport:
@@ -156,11 +161,12 @@ def _in_order(bench: Bench, training: Training, plain: Looked, serial: dict[tupl
 
 
 def _in_float64(bench: Bench, seed: int) -> Iterator[Figures]:
-    """What is exact against the plain loop: how far weights and scores are, and whether a rank could differ."""
+    """What adds sums in another order against the plain loop: how far weights and scores are, and whether a rank could
+    differ. What keeps every sum has its bits in float32 already."""
     s = bench.settings
     plain, plain_scorer = _scored(bench, Training(compared.REFERENCE, s.model, seed, torch.float64))
     yield plain.row(bench, plain)
-    for case in compared.exact(s.micro_batches):
+    for case in filter(compared.reordered, compared.exact(s.micro_batches)):
         looked, own = _scored(bench, Training(case, s.model, seed, torch.float64))
         yield looked.row(bench, plain) | _bound(bench, looked, plain_scorer, own)
 
@@ -215,9 +221,11 @@ def _scored(bench: Bench, training: Training) -> tuple[Looked, Scorer]:
 
 
 def _trained(bench: Bench, training: Training) -> Trained:
-    if bench.transport.mesh.rank == 0:
-        print(f"seed {training.seed}, {training.encoder}, {training.dtype}: {training.case.name}", flush=True)
-    return train(bench, training)
+    trained = train(bench, training)
+    if bench.transport.mesh.rank == 0:  # in the run's logs: what was trained so far
+        name = f"seed {training.seed}, {training.encoder}, {training.dtype}, {training.case.name}"
+        print(f"{name}: loss {trained.losses[-1]:.4f}, {trained.seconds:.1f} s", flush=True)
+    return trained
 
 
 def _slice(bench: Bench, held: HeldOut) -> Loader:

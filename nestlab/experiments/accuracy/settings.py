@@ -52,7 +52,7 @@ class Settings:
     temperature: float = 0.05
     negatives: int = 128
     batch_size: int = 256
-    epochs: int = 5
+    epochs: int = 4
     lr: float = 0.3
     dense_lr: float = 0.003
     micro_batches: int = 2

@@ -82,6 +82,15 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """Everything ready to train: `loader` gives this rank's slices, an epoch at a time."""
+
+    pipeline: Pipeline
+    sequences: SequenceData
+    loader: data.Loader
+
+
+@dataclass(frozen=True)
 class Trained:
     """A finished training of this rank; `losses` [steps] float64 are of the global batches."""
 
@@ -93,6 +102,14 @@ class Trained:
 
 def train(bench: Bench, training: Training) -> Trained:
     """Every rank calls it, and trains its slice of every global batch."""
+    ready, epochs = prepared(bench, training), bench.settings.epochs
+    started = time.perf_counter()
+    losses = [float(output.loss) for _ in range(epochs) for output in ready.pipeline.run(ready.loader)]
+    return Trained(ready.pipeline, ready.sequences, np.array(losses), time.perf_counter() - started)
+
+
+def prepared(bench: Bench, training: Training) -> Prepared:
+    """Data, model and pipeline from the seed of the training; every rank calls it."""
     s, flags = bench.settings, training.case.flags
     sequences, transport, where = bench.sequences(training.seed), bench.transport_of(flags), device.resolve(s.device)
     model = build_model(s, training, sequences, Tiers.of(flags, where))
@@ -107,10 +124,7 @@ def train(bench: Bench, training: Training) -> Trained:
         transport=transport,
     )
     loader = sequences.batches("train", s.batch_size, shuffle=True, seed=training.seed)
-    own = loader.slice(transport.mesh.rank, transport.mesh.world_size)
-    started = time.perf_counter()
-    losses = [float(output.loss) for _ in range(s.epochs) for output in pipeline.run(own)]
-    return Trained(pipeline, sequences, np.array(losses), time.perf_counter() - started)
+    return Prepared(pipeline, sequences, loader.slice(transport.mesh.rank, transport.mesh.world_size))
 
 
 def build_model(settings: Settings, training: Training, sequences: SequenceData, tiers: Tiers) -> RecModel:
