@@ -28,6 +28,7 @@ def add_parser(subparsers) -> None:
     add("--optimizer", metavar="NAME", help="of the tables: sgd, adagrad, rowwise_adagrad or lazy_adam")
     add("--dim", metavar="N", type=int, help="width of the embedding vectors")
     add("--seed", metavar="N", type=int, default=0)
+    add("--shuffle", choices=("full", "window"), default="full", help="all rows, or near ones only; default: full")
     add("--reorder", metavar="MODE", default="", help="order ids for tensor-train tables: communities, frequency, none")
     add("--techniques", metavar="NAME=VALUE,…", default="", help="ablation flags; nestlab techniques lists them")
     add("--executor", choices=("auto", "inline", "lanes", "shuffled"), default="auto", help="default: auto")

@@ -100,7 +100,7 @@ class Dataset:
         split: str,
         batch_size: int,
         *,
-        shuffle: bool = False,
+        shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
         limit: int | None = None,

@@ -11,6 +11,7 @@ import torch
 
 from nestlab import data, device, plugins
 from nestlab.data import Dataset, Loader
+from nestlab.data.loader import SHUFFLES
 from nestlab.data.reorder import MODES, ReorderOptions, reorder
 from nestlab.embedding import EmbeddingStore, RowOptimizer, Tiers, optimizer
 from nestlab.errors import UserError
@@ -47,6 +48,7 @@ class TrainOptions:
         clip_norm: all gradients of a batch are scaled down to this norm where theirs is above it; 0: never.
         dim: width of the embedding vectors.
         seed: of initial values and of the order of samples.
+        shuffle: the order of samples: `full`, or `window`, within windows of consecutive ones; see `Loader`.
         data_seed: of a synthetic twin. Apart from `seed`, so that runs of several seeds see the same rows.
         reorder: ids in an order that suits tensor-train tables: communities, frequency or none (ascending); see
             `nestlab.data.reorder`. Empty: ids as they are.
@@ -72,6 +74,7 @@ class TrainOptions:
     clip_norm: float = 0.0
     dim: int = 16
     seed: int = 0
+    shuffle: str = "full"
     data_seed: int = 0
     reorder: str = ""
     device: str = "auto"
@@ -88,6 +91,8 @@ class TrainOptions:
                 raise UserError(f"train: {name}={getattr(self, name)}: it must be at least 1")
         if self.executor not in EXECUTORS:
             raise UserError(f"train: executor={self.executor}: it must be one of {', '.join(EXECUTORS)}")
+        if self.shuffle not in SHUFFLES:
+            raise UserError(f"train: shuffle={self.shuffle}: it must be one of {', '.join(SHUFFLES)}")
         if self.reorder and self.reorder not in MODES:
             raise UserError(f"train: reorder={self.reorder}: it must be one of {', '.join(MODES)}, or left out")
         if not 0 <= self.clip_norm < float("inf"):
@@ -241,7 +246,7 @@ def _assemble(options: TrainOptions, transport: Transport, saves: SaveOptions | 
     dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.data_seed)
     if options.reorder:
         dataset = dataset.reordered(reorder(dataset, ReorderOptions(mode=options.reorder)))
-    train = dataset.batches("train", options.batch_size, shuffle=True, seed=options.seed)
+    train = dataset.batches("train", options.batch_size, shuffle=options.shuffle, seed=options.seed)
     heldout = dataset.batches("heldout", max(options.batch_size, 2048))
     where = device.resolve(options.device)
     link = Link(LinkModel.parse(options.link)) if options.link else None
@@ -269,6 +274,7 @@ def _facts(options: TrainOptions, dataset: Dataset) -> Facts:
     info, order = dataset.info, dataset.id_map
     data_of_it = {"dataset": info.id, "rows": info.rows, "data_fingerprint": info.fingerprint}
     data_of_it["reorder"] = "" if order is None else order.manifest["fingerprint"]
+    data_of_it["shuffle"] = options.shuffle
     return data_of_it | {name: getattr(options, name) for name in names}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,6 +16,7 @@ from nestlab.benchmarks.data_loader import Scale, run_loader
 from nestlab.data import window_shuffle
 from nestlab.data.loader import Loader, Position
 from nestlab.errors import UserError
+from nestlab.training.recipe import SaveOptions, TrainOptions, assemble
 
 
 def collate(rows: pa.Table) -> Batch:
@@ -86,3 +89,17 @@ def test_the_benchmark_says_what_was_asked(tmp_path, monkeypatch):
     assert [row["reading"] for row in rows] == ["in order", "window", "full", "torch DataLoader"]
     assert all(0 < row["p10"] <= row["samples_s"] <= row["p90"] for row in rows)
     assert set(summary) == {"loader_samples_s", "loader_vs_torch_dataloader", "loader_cpu_share"}
+
+
+def test_a_training_reads_windows_where_it_is_asked_to(tmp_path, monkeypatch):
+    """The order is a fact of a training: one that goes on with another order is refused."""
+    monkeypatch.setenv("NESTLAB_PREPARED", str(tmp_path))
+    options = TrainOptions("criteo-synth", str(tmp_path), rows=600, batch_size=64, device="cpu", evaluations=1)
+    saves = SaveOptions(tmp_path / "saved", restart=True)
+    with assemble(replace(options, shuffle="window", max_steps=2), saves=saves, report=lambda line: None) as recipe:
+        assert recipe.train.shuffle == "window"
+        recipe.fit()
+    with pytest.raises(UserError, match="shuffle=window, and this run has shuffle=full"):
+        assemble(options, saves=saves, report=lambda line: None)
+    with pytest.raises(UserError, match="train: shuffle=some"):
+        replace(options, shuffle="some")
