@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from nestlab.errors import UserError
-from nestlab.models.sequence import ENCODERS
+from nestlab.models.sequence import ENCODERS, attention
 from nestlab.models.sequence.attention import TIME_BUCKETS
 from nestlab.models.sequence.encoder import Size
 from nestlab.models.sequence.jagged import Blocks, padding
 
-LENGTHS = [3, 0, 7, 1, 7, 5]
+LENGTHS = [3, 0, 7, 1, 7, 5, 6]  # 5 and 6, and 7 and 7, share blocks
 SIZE = Size(8, blocks=2, heads=2, longest=9, seed=3)
 
 
@@ -105,9 +105,16 @@ def reference(name: str, encoder, x, lengths, time):
     return torch.cat(found)
 
 
+@pytest.mark.parametrize("chunk", [3, 64])
 @pytest.mark.parametrize("name", ENCODERS)
-def test_outputs_and_gradients_are_those_of_loops(name):
-    """Broken on purpose once: `1 / longest in float32, and the bias of time left out; both fail."""
+def test_outputs_and_gradients_are_those_of_loops(name, chunk, monkeypatch):
+    """In one chunk of queries and in several.
+
+    Broken on purpose once, and seen to fail: the causal mask; the bucket of a time off by one; sums along diagonals off
+    by one; the gradient of the bias of time left out; a division by the batch's longest window; gradients of padding
+    kept; gradients of keys written where they should be added up over chunks.
+    """
+    monkeypatch.setattr(attention, "CHUNK", chunk)
     encoder, (x, lengths, time) = made(name), events(LENGTHS)
     weights = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
     grads = []
@@ -146,8 +153,11 @@ def test_a_sample_does_not_depend_on_those_beside_it(name):
         torch.testing.assert_close(alone, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("chunk", [5, 12, 64])
 @pytest.mark.parametrize("name", ENCODERS)
-def test_flops_are_what_torch_counts(name):
+def test_flops_are_what_torch_counts(name, chunk, monkeypatch):
+    """Two a multiplication with its addition, products of matrices alone; broken on purpose: chunks not counted."""
+    monkeypatch.setattr(attention, "CHUNK", chunk)
     size = Size(16, blocks=3, heads=2, longest=12, head_dim=4)
     encoder, lengths = made(name, size), [12] * 5
     x, lengths_b, time = events(lengths, dim=16)
@@ -200,3 +210,44 @@ def test_blocks_hold_every_event_once_and_little_else(lengths):
 def test_padding_of_skewed_lengths():
     lengths = np.random.default_rng(0).lognormal(3.0, 1.0, 500).astype(int).clip(1, 200)
     assert padding(torch.from_numpy(lengths)) < 0.06
+
+
+def test_buckets_are_powers_of_two():
+    time = torch.tensor([[0, 0, 1, 3, 4, 1 << 40, (1 << 62) - 1]])
+    found = attention.buckets_of(time)[0]
+    for i, row in enumerate(found.tolist()):
+        assert row == [bucket(max(0, int(time[0, i] - time[0, j]))) for j in range(time.shape[1])]
+
+
+def test_both_ways_of_summing_by_bucket_agree():
+    generator = torch.Generator().manual_seed(0)
+    buckets = torch.randint(0, 5, (2, 3, 4), generator=generator).byte()
+    values = torch.randn(2, 3, 4, dtype=torch.float64, generator=generator)
+    found = attention.sums_by_bucket(buckets, values, 6)
+    expected = torch.stack([values[buckets == b].sum() for b in range(6)])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(attention.sums_in_passes(buckets, values, 6), expected, rtol=0, atol=1e-14)
+
+
+def test_dropout_draws_from_torch_alone():
+    """And leaves evaluation as it is."""
+    (x, lengths, time), size = events(LENGTHS), Size(8, dropout=0.5, longest=9, seed=3)
+    encoder, found = made("hstu", size), []
+    for _ in range(2):
+        torch.manual_seed(5)
+        found.append(encoder(x, lengths, time))
+    assert torch.equal(*found) and not torch.allclose(found[0], encoder(x, lengths, time))
+    without = made("hstu", Size(8, longest=9, seed=3))
+    assert torch.equal(encoder.eval()(x, lengths, time), without(x, lengths, time))
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_under_autocast_gradients_come_in_the_dtype_of_weights(name):
+    encoder, (x, lengths, time) = made(name).float(), events(LENGTHS)
+    whole = encoder(x.float(), lengths, time)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        narrow = encoder(x.float(), lengths, time)
+    assert not torch.equal(narrow, whole)
+    torch.testing.assert_close(narrow, whole, rtol=0.1, atol=0.1)
+    narrow.sum().backward()
+    assert all(p.grad.dtype == torch.float32 for p in encoder.parameters())

@@ -247,7 +247,12 @@ def sums_by_bucket(buckets: Tensor, values: Tensor, count: int) -> Tensor:
     wide = values if values.dtype is torch.float64 else values.float()
     if values.device.type == "cpu":
         return torch.bincount(buckets.reshape(-1), wide.reshape(-1), count)
-    return torch.stack([(wide * (buckets == bucket)).sum() for bucket in range(count)])
+    return sums_in_passes(buckets, wide, count)
+
+
+def sums_in_passes(buckets: Tensor, values: Tensor, count: int) -> Tensor:
+    """[count]: as `sums_by_bucket`, without atomics."""
+    return torch.stack([(values * (buckets == bucket)).sum() for bucket in range(count)])
 
 
 def _weights(kind: Kind, piece: Piece, inputs: Sequence[Tensor], like: Tensor) -> tuple[Tensor, Any]:
