@@ -282,3 +282,18 @@ def test_the_twin_has_histories(tmp_path, monkeypatch):
     border = np.sort(rows["time_ms"].to_numpy())[int(0.8 * len(rows))]
     for batch in data.batches("train", 64):
         assert int(torch.cat(iter_runs(batch, "time")).max()) < border
+
+
+@given(st.integers(0, 2**40), st.integers(0, 1000), st.integers(0, 2**50))
+@settings(max_examples=60, deadline=None)
+def test_bits_are_those_of_plain_integers(seed, epoch, counter):
+    """The same in every process and on every machine: nothing but these three goes in."""
+
+    def mixed(x: int) -> int:
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+        return x ^ x >> 31
+
+    keys = [mixed((x + 0x9E3779B97F4A7C15) % 2**64) for x in (seed, epoch)]
+    expected = mixed((mixed((counter + keys[0]) % 2**64) + keys[1]) % 2**64)
+    assert random_bits(seed, epoch, np.array([counter])).tolist() == [expected]
