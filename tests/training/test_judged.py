@@ -58,7 +58,7 @@ class Bench:
 
 
 def test_a_look_an_epoch_and_the_planted_order_is_found():
-    """Broken on purpose: the rank of the first sample for all: far above popularity no longer holds."""
+    """Far above popularity; and the last row of the curve is what the trained model ranks."""
     data, lines, pipeline = chains(), [], Bench().pipeline
     history = fit_sequences(
         pipeline, data, SequenceFit(10, batch_size=16, look_size=16, protocol=PROTOCOL), lines.append
@@ -116,7 +116,7 @@ def train_and_look(transport: Transport) -> tuple[list, tuple, tuple]:
 @pytest.mark.dist
 def test_two_ranks_have_one_curve(ranks):
     """Equal on both; beside one rank's, sums of gradients stand in another order. The seeded negatives and the order
-    of samples are the same, so that losses agree to that. Broken on purpose: the judge's loader not sliced."""
+    of samples are the same, so that losses agree to that."""
     alone = train_and_look(LocalTransport())
     first, second = ranks.run(train_and_look)
     assert first[:2] == second[:2] and np.array_equal(first[2], second[2])
@@ -161,4 +161,7 @@ def test_several_tasks():
 def test_a_judge_of_a_ranking_names_what_it_shows():
     judge = RetrievalJudge(chains(), protocol=RankingProtocol((10, 50), leave_out_seen=True, sampled=5))
     assert judge.shown == ("unseen_HR@10", "unseen_NDCG@10", "unseen_MRR") and judge.best == "unseen_NDCG@10"
-    assert set(judge.shown) <= set(judge.look(Bench().pipeline).metrics)
+    pipeline = Bench().pipeline
+    look, found = judge.look(pipeline), evaluate_retrieval(pipeline, judge.data, protocol=judge.protocol)
+    assert set(judge.shown) <= set(look.metrics) and look.metrics == found.metrics
+    assert look.outputs[1].any() and (look.outputs[1] == found.ranks).all()  # broken on purpose: ranks times 0
