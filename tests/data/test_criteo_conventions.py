@@ -16,7 +16,11 @@ def days(tmp_path_factory):
     """Three days with few categories, so that some are frequent and some are rare."""
     root = tmp_path_factory.mktemp("days")
     rows = [row[:14] + [None if c is None else c % 7 for c in row[14:]] for row in oracle.made_rows(120)]
-    rows = [[row[0]] + [v if v is None else v % 1000 - 2 for v in row[1:14]] + row[14:] for row in rows]
+    # The smallest value is another one on every day.
+    rows = [
+        [row[0]] + [v if v is None else v % 1000 - 2 - 3 * (i // 40) for v in row[1:14]] + row[14:]
+        for i, row in enumerate(rows)
+    ]
     for day in range(3):
         oracle.write_file(root / "criteo-1tb" / f"day_{day}", rows[40 * day : 40 * (day + 1)])
     return root, rows

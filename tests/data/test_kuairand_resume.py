@@ -70,7 +70,7 @@ def leave_half_written(prepared):
 
 @pytest.mark.parametrize("option", ["keep", "drop"])
 def test_stopped_anywhere_and_resumed_it_is_what_it_would_have_been(raw, tmp_path, option):
-    """Broken on purpose: `following` not replayed; the rejects file not cut; a spool opened behind its last run."""
+    """Broken on purpose: `following` not replayed; the rejects file not cut; the log's columns not cut."""
     whole = prepare(raw, tmp_path / "whole", duplicates=option)
     stops = [("tables", 2), ("read", 1), ("read", 7), ("merge", 1), ("merge", 4), ("events", 1), ("events", 5)]
     for stage, at in stops:
