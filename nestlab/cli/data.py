@@ -29,6 +29,12 @@ def add_parser(subparsers) -> None:
     prepare.add_argument("--file", metavar="F", type=Path, help="the raw file; default: found under the root")
     prepare.add_argument("--duplicates", choices=("keep", "drop"), help="KuaiRand: copies of a row; default: keep")
     prepare.add_argument("--logs", choices=("standard", "random", "both"), help="KuaiRand; default: standard")
+    prepare.add_argument(
+        "--convention", metavar="C", help="Criteo: dlrm-log1p (default), dlrm, mlperf, x4_001, criteo_x1"
+    )
+    prepare.add_argument(
+        "--days", metavar="D", help="Criteo 1TB: which days, such as 0-2,5; default: all that are there"
+    )
     describe = commands.add_parser("describe", help="statistics of a data set")
     describe.add_argument("name", metavar="NAME")
     describe.add_argument(
@@ -59,7 +65,11 @@ def main_prepare(args: argparse.Namespace) -> int:
 
     dataset = commands.prepare(args.name, args.root, file=args.file, options=_options(args))
     info = dataset.info
-    print(f"{info.title}\n{info.rows:,} rows, fingerprint {info.fingerprint[:16]}")
+    hashes = f"fingerprint {info.fingerprint[:16]}, content {dataset.prepared.content[:16]}"
+    print(f"{info.title}\n{info.rows:,} rows, {hashes}")
+    print(f"convention: {info.convention}")
+    for stage, facts in dataset.manifest["stages"].items():
+        print(f"{stage}: {facts['rows']:,} rows in {facts['seconds']} s, {facts['rows_s']:,} rows/s")
     for name, count in info.counts.items():
         print(f"{name}: {count:,}")
     for line in _rejects(dataset):
@@ -102,13 +112,20 @@ def _rejects(dataset) -> list[str]:
 
 
 def _options(args: argparse.Namespace):
-    """KuaiRand's options where any is given; None leaves a data set its defaults."""
-    from nestlab.data import KuaiRandOptions
+    """The options of the data set's kind where any is given; None leaves it its defaults."""
+    from nestlab.data import CriteoOptions, KuaiRandOptions
 
-    given = {name: value for name in ("duplicates", "logs") if (value := getattr(args, name)) is not None}
-    if given and not args.name.startswith("kuairand"):
-        raise UserError(f"--{next(iter(given))} is an option of KuaiRand, which '{args.name}' is not")
-    return KuaiRandOptions(**given) if given else None
+    kinds = {
+        "kuairand": ("KuaiRand", KuaiRandOptions, ("duplicates", "logs")),
+        "criteo": ("Criteo", CriteoOptions, ("convention", "days")),
+    }
+    for kind, (title, make, names) in kinds.items():
+        given = {name: value for name in names if (value := getattr(args, name)) is not None}
+        if given and not args.name.startswith(kind):
+            raise UserError(f"--{next(iter(given))} is an option of {title}, which '{args.name}' is not")
+        if given:
+            return make(**given)
+    return None
 
 
 def _upright(frame):

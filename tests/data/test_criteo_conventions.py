@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import nestlab.data as data
+from nestlab.cli import main
 from nestlab.data.criteo_conventions import CONVENTIONS, MULTI_HOT, multi_hot
 from nestlab.errors import UserError
 
@@ -147,3 +148,12 @@ def test_a_day_that_is_done_is_not_read_again(days, tmp_path):
     assert any("day_0" in line for line in lines) and not any("day_0" in line or "day_1" in line for line in again)
     assert resumed.prepared.content == prepare(to=tmp_path / "other").prepared.content
     assert resumed.info.counts["rows_out"] == 120
+
+
+def test_the_command_says_convention_content_and_speed(days, monkeypatch, capsys):
+    monkeypatch.setenv("NESTLAB_PREPARED", str(days[0] / "prepared"))
+    command = ["data", "prepare", "criteo-1tb", "--root", str(days[0]), "--convention", "x4_001", "--days", "0-1"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "80 rows" in said and "convention: x4_001 (values only" in said and "rows/s" in said and "content " in said
+    assert main([*command[:3], "--logs", "both"]) == 2
