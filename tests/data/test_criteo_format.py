@@ -90,6 +90,7 @@ def test_missing_trailing_fields_are_missing_values(values, kept):
         (b"0" + b"\t" * 14 + b"xyz", "bad hex", "C1"),
         (b"0" + b"\t" * 14 + b"123456789", "bad hex", "C1"),
         (b"0\t\xff", "undecodable bytes", ""),
+        (b"1" + b"\t" * 13 + b"05091640" + b"\t" * 25, "39 fields without a label", ""),
     ],
 )
 def test_a_broken_line_says_why(line, reason, column):

@@ -111,7 +111,6 @@ def test_rows_of_the_test_file_have_39_fields_and_no_label_and_are_refused(tmp_p
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.xfail(strict=True, reason="a hash of digits alone is taken for I13")
 def test_a_row_of_the_test_file_whose_first_hash_is_of_digits_alone_is_refused_too():
     """One hash in 43 could be I13; I1 of 0 or 1 could be a label."""
     parsed = parse_block([unlabelled("1", "05091640"), line()])
