@@ -46,7 +46,7 @@ def whole(dataset):
 
 @pytest.mark.parametrize(("name", "first", "minimum", "train"), [("dlrm", 0, 1, None), ("criteo_x1", 1, 1, 96)])
 def test_ids_in_the_order_of_appearance(days, name, first, minimum, train):
-    """Broken on purpose: numbers by value; a category that training lacks given a number of its own."""
+    """Broken on purpose: numbers by value."""
     dataset = opened(days, name)
     batch = whole(dataset)
     assert batch.lengths.unique().tolist() == [1]
@@ -59,7 +59,7 @@ def test_ids_in_the_order_of_appearance(days, name, first, minimum, train):
 
 
 def test_mlperf_shifts_by_file_and_looks_up_many(days):
-    """Broken on purpose: the smallest value of all files; rare categories kept apart; another draw at each row."""
+    """Broken on purpose: the smallest value of all files."""
     dataset = opened(days, "mlperf")
     rows, (batch,) = days[1], dataset.batches("all", 1000, shuffle=True, seed=1)
     order = np.random.default_rng([1, 0]).permutation(120)

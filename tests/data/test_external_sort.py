@@ -28,7 +28,7 @@ def int64(values):
 @given(st.lists(INT64, max_size=60))
 @FAST
 def test_order_and_packing(values):
-    """Broken on purpose: one pass of the radix sort left out; distances from the largest value."""
+    """Broken on purpose: one pass of the radix sort left out."""
     array = int64(values)
     assert order_of(array).tolist() == np.argsort(array, kind="stable").tolist()
     low, packed = pack(array)
@@ -77,7 +77,7 @@ def test_pieces_are_bounded(tmp_path):
 @given(st.lists(INT64, max_size=40), st.lists(INT64, max_size=40))
 @FAST
 def test_positions_of_ids(keys, ids):
-    """Broken on purpose: the last of equal keys wins; distances compared with their sign."""
+    """Broken on purpose: distances compared with their sign."""
     finder, first = Finder(int64(keys)), {}
     for i, key in enumerate(keys):
         first.setdefault(key, i)
@@ -104,7 +104,7 @@ rows_of_columns = st.lists(
 @given(rows_of_columns, st.integers(1, 12))
 @FAST
 def test_columns_are_read_as_they_were_appended(tmp_path_factory, rows, size):
-    """Broken on purpose: the bits of a block not carried into the next; offsets that start anew."""
+    """Broken on purpose: the bits of a block not carried into the next."""
     schema = pa.schema(
         [pa.field("a", pa.int64(), False), pa.field("b", pa.int64()), pa.field("c", pa.list_(pa.int64()))]
     )
@@ -173,9 +173,7 @@ FIELDS = (
 
 @pytest.mark.parametrize("block_bytes", [40, 1000, 1 << 20])
 def test_both_readers_of_feature_tables_agree(tmp_path, block_bytes):
-    """Every odd text in every column. Broken on purpose: `5.01` taken for 5; `-125.0` missing; a word's count kept from
-    a line that is set aside.
-    """
+    """Every odd text in every column. Broken on purpose: `5.01` taken for 5; `-125.0` missing."""
     lines = ["1,77,NORMAL,2022-04-10,Web,0.0,358016.0,960.0,720.0,9148581891,9.0,12"]
     for at, text in itertools.product(range(12), FIELDS):
         fields = lines[0].split(",")

@@ -117,7 +117,7 @@ def test_a_killed_process_s_work_is_taken_over(raw, tmp_path):
 
 
 def test_the_content_hash_does_not_depend_on_the_hour(raw, tmp_path):
-    """Broken on purpose: `created` left in the hash; mtimes left in it."""
+    """Broken on purpose: `created` left in the hash."""
     a = prepare(raw, tmp_path / "a")
     for path in (raw / "KuaiRand-Pure" / "data").iterdir():
         os.utime(path)

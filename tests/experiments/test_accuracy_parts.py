@@ -55,7 +55,7 @@ def frame() -> pd.DataFrame:
 
 
 def test_a_difference_is_to_plain_of_the_same_seed_and_dtype(frame):
-    """Broken on purpose: plain's mean over seeds instead of the same seed's makes differences of a seed's size."""
+    """What would break it: plain's mean over seeds instead of the same seed's makes differences of a seed's size."""
     apart = paired.differences(frame.sample(frac=1.0, random_state=0))
     stale = apart[apart["case"] == STALE]
     assert PLAIN not in set(apart["case"]) and len(stale) == 3
@@ -202,7 +202,7 @@ _SCORES = st.lists(st.lists(st.integers(-6, 6), min_size=4, max_size=4), min_siz
 @settings(max_examples=150, deadline=None)
 @given(_SCORES, st.lists(st.integers(-2, 2), min_size=20, max_size=20), st.integers(0, 3))
 def test_a_proven_rank_is_the_same(scores, moves, target):
-    """States are scores, items unit vectors. Broken on purpose: `gap > difference` lets proven ranks differ."""
+    """States are scores, items unit vectors. What would break it: `gap > difference` lets proven ranks differ."""
     one = torch.tensor(scores, dtype=torch.float64)
     other = one + torch.tensor(moves[: one.numel()], dtype=torch.float64).view_as(one)
     items, targets = torch.eye(4, dtype=torch.float64), torch.full((len(scores),), target)
@@ -223,7 +223,7 @@ def by_hand(scores: list[float], target: int) -> int:
 
 
 def test_what_is_left_out_stands_in_no_ranking():
-    """Broken on purpose: −∞ less −∞ as it comes is no number, and nothing is proven."""
+    """What would break it: −∞ less −∞ as it comes is no number, and nothing is proven."""
     items, targets = torch.eye(3, dtype=torch.float64), torch.tensor([0, 0])
     scores = torch.tensor([[1.0, 9.0, 2.0], [1.0, 9.0, 2.0]], dtype=torch.float64)
     left_out = torch.tensor([1]), torch.tensor([1])

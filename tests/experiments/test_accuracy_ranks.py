@@ -15,7 +15,8 @@ from nestlab.experiments.accuracy.settings import ENCODERS, Settings, settings
 from nestlab.experiments.accuracy.training import Bench, Training
 from nestlab.experiments.nestpipe.cases import NESTPIPE
 
-pytestmark = pytest.mark.dist
+# Slow: the notebook's smoke run takes the same path in every `make test`.
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def two_paths(transport, chosen: Settings, prepared: str) -> tuple[np.ndarray, .
 
 def test_both_ways_to_rank_agree(small, ranks):
     """Through the pipeline in float32, and unrounded in float64: the order of samples differs, hardly any rank does.
-    Broken on purpose: without `left_out` in the scorer one rank in five differs."""
+    What would break it: without `left_out` in the scorer one rank in five differs."""
     single, double = ranks.run(two_paths, small, os.environ["NESTLAB_PREPARED"])[0]
     assert len(single) == len(double)
     assert np.mean(np.sort(single) != np.sort(double)) < 0.05

@@ -69,7 +69,7 @@ def test_what_makes_no_sense_leaves_no_run(tmp_path, monkeypatch, given, says):
 
 
 def test_the_recipe_is_looked_at_on_the_validation_part(small, monkeypatch):
-    """Broken on purpose: with PART = 'heldout' the parts that were read are others."""
+    """What would break it: with PART = 'heldout' the parts that were read are others."""
     from nestlab.data.sequences import SequenceData
 
     read, part = [], SequenceData.targets
