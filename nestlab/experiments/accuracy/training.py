@@ -10,7 +10,7 @@ import torch
 
 from nestlab import data, device
 from nestlab.data.sequences import SequenceData, SequenceOptions
-from nestlab.embedding import EmbeddingStore, RowWiseAdagrad, TableConfig, Tiers
+from nestlab.embedding import EmbeddingStore, RowWiseAdagrad, Tiers
 from nestlab.embedding.tensor_train import TensorTrain
 from nestlab.exchange import Transport
 from nestlab.exchange.collective import CollectiveTransport
@@ -19,12 +19,11 @@ from nestlab.experiments.nestpipe.cases import Case, groups_of
 from nestlab.experiments.nestpipe.ranks import TIMEOUT_S
 from nestlab.models import RecModel
 from nestlab.models.sequence import ENCODERS, Retrieval
+from nestlab.models.sequence.building import sequence_tables
 from nestlab.models.sequence.encoder import Size
 from nestlab.pipeline import Inline, Lanes, Pipeline
 from nestlab.techniques import Techniques
 from nestlab.training.tables import ROWS_AN_ID
-
-TABLES = {"item": ("item", "target", "negative"), "action": ("action",)}
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def build_model(settings: Settings, training: Training, sequences: SequenceData,
     train = None
     if flags.table_kind == "tt":
         train = TensorTrain(rows=ROWS_AN_ID * len(sequences.items), rank=flags.tt_rank)
-    configs = [TableConfig(name, dim, features=features, pooling="none") for name, features in TABLES.items()]
+    configs = sequence_tables(dim)
     configs[0] = replace(configs[0], tensor_train=train)
     rows = RowWiseAdagrad(lr=settings.lr, state_scale=float(flags.replica_groups))
     store = EmbeddingStore(configs, rows, seed=seed, dtype=training.dtype, tiers=tiers)

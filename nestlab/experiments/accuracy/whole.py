@@ -13,9 +13,10 @@ from nestlab.batch import Batch
 from nestlab.embedding import Embedded, EmbeddingStore
 from nestlab.exchange import Transport
 from nestlab.experiments.accuracy.bound import Scorer
-from nestlab.experiments.accuracy.training import TABLES, Trained
+from nestlab.experiments.accuracy.training import Trained
 from nestlab.experiments.nestpipe.comparing import Distance, Whole, distance
 from nestlab.experiments.nestpipe.ranks import rows_of_all
+from nestlab.models.sequence.building import TABLES
 
 
 class Known:

@@ -22,8 +22,8 @@ OPEN = {
     "NP-P-013": _CUDA,
     "NP-P-014": _CUDA,
     "NP-P-061": "takes a sequence model, which is not there yet",
-    "NP-P-062": "the tables carry step time, samples a second, speed-up, exposed share and utilisation; HR, NDCG and "
-    "scaling efficiency are not there yet",
+    "NP-P-062": "the tables carry step time, samples a second, speed-up, exposed share and utilisation, and "
+    "12_accuracy HR and NDCG; scaling efficiency is not there yet",
 }
 NOT_JUDGED = "not judged"  # at smoke: a run that is too small to answer anything
 # What is obtained where the source states no value, and so no unit.

@@ -14,10 +14,10 @@ from nestlab.data import Dataset
 from nestlab.data.sequences import SequenceOptions
 from nestlab.errors import UserError
 from nestlab.experiments.nestpipe.settings import Settings
+from nestlab.models.sequence.building import TABLES
 
 COLUMNS = 6  # those with most distinct ids: what would be sharded
 NEGATIVES = 32  # of a window
-SEQUENCE_TABLES = {"item": ("item", "target", "negative"), "action": ("action",)}
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,6 @@ class Stream:
     def features(self) -> tuple[str, ...]:
         """Those that look up a table."""
         return tuple(feature for features in self.tables.values() for feature in features)
-
-    @property
-    def tables_rows(self) -> int:
-        return sum(self.rows.values())
 
     @property
     def events(self) -> float:
@@ -93,7 +89,7 @@ def _of_sequences(dataset: Dataset, settings: Settings, rank: int) -> Stream:
     options = SequenceOptions(history=settings.history, negatives=NEGATIVES, seed=settings.seed, windows="all")
     sequences = dataset.sequences(options)
     found = _found(sequences.batches, settings, f"the histories of {dataset.info.rows} rows")
-    stream = Stream(dataset.info.title, settings.model, settings.history, (), SEQUENCE_TABLES, {}, found)
+    stream = Stream(dataset.info.title, settings.model, settings.history, (), TABLES, {}, found)
     return _numbered(stream, settings, rank)
 
 

@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import Any
 
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 
-from nestlab import data, device, plotting, results
+from nestlab import data, plotting, results
 from nestlab.errors import UserError
 from nestlab.experiments.nestpipe import came_to, claims, exactness, small, theirs, timelines
 from nestlab.experiments.nestpipe.settings import POSITIONWISE, Settings, settings
 from nestlab.experiments.nestpipe.tables import Said, Table, noted
+from nestlab.experiments.placing import place
 from nestlab.tracing import Trace, write_chrome_trace
 
 # Part → heading of its figure; those without have none.
@@ -219,10 +219,7 @@ def nestpipe(
         UserError: an unknown scale, model, backend or data set, real data asked for by name but absent, or no device
             for each rank.
     """
-    where = _place(device_name, backend, world_size)
-    wanted = "gloo" if torch.device(where).type == "cpu" else "nccl"
-    if backend != wanted:
-        raise UserError(f"nestpipe: backend={backend} on {where}: give backend={wanted}, or another device")
+    where = place("nestpipe", device_name, backend, world_size)
     chosen = settings(
         scale, dataset=dataset, model=model, data_root=str(data_root), seed=seed, device=where, world_size=world_size
     )
@@ -231,21 +228,6 @@ def nestpipe(
     run = results.start("nestpipe", params, results_dir=results_dir, seed=seed)
     run.dataset(info)
     return Study(chosen, info.title, run, scale)
-
-
-def _place(device_name: str, backend: str, world_size: int) -> str:
-    """Where ranks compute: on accelerators each needs one of its own; `auto` goes by the backend."""
-    if device_name == "auto" and backend == "gloo":
-        return "cpu"
-    where = device.resolve(device_name)
-    if where.type == "cpu" or torch.accelerator.device_count() >= world_size:
-        return str(where)
-    if device_name == "auto":
-        return "cpu"
-    raise UserError(
-        f"nestpipe: device={device_name} for {world_size} rank(s): there are {torch.accelerator.device_count()}; give "
-        "device=cpu, or fewer ranks"
-    )
 
 
 def _module(part: str) -> ModuleType:
