@@ -2,7 +2,7 @@
 
 from nestlab.models.base import DenseOutput, RecModel
 from nestlab.models.dlrm import DLRM
-from nestlab.models.ranking import DIN, DCNv2, MultiTask
+from nestlab.models.ranking import DIN, DCNv2, MultiTask, ranking_batches, ranking_model
 from nestlab.models.sequence import HSTU, FuXi, Retrieval, SASRec, sequence_model
 
 __all__ = [
@@ -16,5 +16,7 @@ __all__ = [
     "RecModel",
     "Retrieval",
     "SASRec",
+    "ranking_batches",
+    "ranking_model",
     "sequence_model",
 ]

@@ -10,14 +10,10 @@ import pytest
 import torch
 
 import nestlab.data as data
-from nestlab.data.kuairand_batches import FEATURES
-from nestlab.data.kuairand_format import ACTIONS
 from nestlab.data.sequences import SequenceOptions
-from nestlab.embedding import EmbeddingStore, RowWiseAdagrad, TableConfig
 from nestlab.errors import UserError
-from nestlab.models import DIN, HSTU, DCNv2, MultiTask, RecModel, sequence_model
-from nestlab.models.ranking.din import Inputs
-from nestlab.models.ranking.interest import History
+from nestlab.models import ranking_batches, ranking_model, sequence_model
+from nestlab.models.ranking import RANKING
 from nestlab.models.sequence import ENCODERS, Size
 from nestlab.pipeline import Inline, Pipeline
 from nestlab.techniques import Techniques
@@ -26,8 +22,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
 import kuairand_oracle as oracle
 
 DIM, HELD = 8, 6
-POOLED = tuple(name for name in FEATURES if name != "video_id")
-HISTORY = History(("hist_video_id", "hist_action"))
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +38,8 @@ def retrieval(dataset, name: str):
 
 
 def ranking(dataset, name: str):
-    tables = [
-        TableConfig("video_id", DIM, features=("video_id", "hist_video_id"), pooling="none"),
-        TableConfig("hist_action", DIM, pooling="none"),
-        *(TableConfig(feature, DIM) for feature in POOLED),
-    ]
-    inputs = Inputs(len(dataset.dense_names), ("user_id", "author_id"), DIM)
-    encoder = HSTU(Size(DIM, blocks=1, longest=HELD + 1))
-    dense = {
-        "din": lambda: DIN(inputs, history=HISTORY, hidden=(16,)),
-        "dcn": lambda: DCNv2(inputs.dense, FEATURES, DIM, crosses=2, rank=4, hidden=(16,)),
-        "multitask": lambda: MultiTask(inputs, ACTIONS, history=HISTORY, hidden=(16,)),
-        "encoded": lambda: MultiTask(inputs, ACTIONS, history=HISTORY, hidden=(16,), encoder=encoder),
-    }[name]()
-    label = "actions" if name in ("multitask", "encoded") else "is_click"
-    store = EmbeddingStore(tables, RowWiseAdagrad(lr=0.05), dtype=torch.float64)
-    return RecModel(store, dense.double()), dataset.batches("train", 32, label=label, history=HELD)
+    model = ranking_model(name, dataset, dim=DIM, history=HELD, dtype=torch.float64)
+    return model, ranking_batches(name, dataset, "train", 32, history=HELD)
 
 
 def trained(made, dataset, name: str, flags: str, epochs: int = 2):
@@ -72,7 +52,7 @@ def trained(made, dataset, name: str, flags: str, epochs: int = 2):
 
 @pytest.mark.parametrize(
     ("made", "name"),
-    [*((retrieval, name) for name in ENCODERS), *((ranking, name) for name in ("din", "dcn", "multitask", "encoded"))],
+    [*((retrieval, name) for name in ENCODERS), *((ranking, name) for name in RANKING)],
 )
 def test_micro_batches_change_nothing_and_the_loss_falls(dataset, made, name):
     """Broken on purpose once: attention divided by the longest window of the *batch*; fails for hstu and fuxi."""

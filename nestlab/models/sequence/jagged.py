@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from nestlab.batch import Batch
 
 WASTE = 1.1  # a block's longest sample over its shortest, at most
+SHORTEST = 1e-12  # a row's length counts as this at least
 PAIRS = 1 << 22  # events of a block times its longest sample, at most: what one head's scores hold
 
 
@@ -98,6 +100,19 @@ class Blocks:
         order[places] = torch.arange(len(places), device=places.device)
         return cls(each, order)
 
+    @cached_property
+    def samples(self) -> Tensor:
+        """int64: the numbers of the samples, block after block."""
+        return torch.cat([block.samples for block in self.each])
+
+    def of_samples(self, values: Tensor) -> tuple[Tensor, ...]:
+        """A block's [b, …], of values [B, …].
+
+        Selected together, then cut: the gradient of a selection is as large as what it was selected from, and one a
+        block would be most of a step.
+        """
+        return values.index_select(0, self.samples).split([len(block.samples) for block in self.each])
+
     def joined(self, values: Sequence[Tensor]) -> Tensor:
         """[n, D] in the batch's order, of each block's [b, L, D]: padding left out."""
         rows = [value.flatten(0, 1).index_select(0, block.own) for value, block in zip(values, self.each, strict=True)]
@@ -123,6 +138,27 @@ class _Padded(torch.autograd.Function):
 def gathered(values: Tensor, block: Block) -> Tensor:
     """[b, L, …] of values [n, …]; selecting rows costs a twentieth of indexing."""
     return values.index_select(0, block.index.view(-1)).unflatten(0, block.shape)
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Rows [n, D] of length 1; of zeros, zeros. As `functional.normalize`, whose gradient takes twice the passes."""
+    return _UnitRows.apply(rows)
+
+
+class _UnitRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows: Tensor) -> Tensor:
+        scale = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_min_(SHORTEST).reciprocal_()
+        unit = rows * scale
+        ctx.save_for_backward(unit, scale)
+        return unit
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> Tensor:
+        unit, scale = ctx.saved_tensors
+        along = torch.linalg.vecdot(grad, unit).unsqueeze(-1)
+        return torch.addcmul(grad, unit, along, value=-1).mul_(scale)
 
 
 def places_within(lengths: Tensor) -> Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nestlab.batch import Batch
 from nestlab.embedding import Embedded
 from nestlab.models.base import DenseOutput
 from nestlab.models.sequence.encoder import Encoder
-from nestlab.models.sequence.jagged import Blocks, batch_values, gathered, uncompiled
+from nestlab.models.sequence.jagged import Blocks, batch_values, gathered, uncompiled, unit_rows
 
 
 class Retrieval(nn.Module):
@@ -33,7 +32,7 @@ class Retrieval(nn.Module):
         events, lengths = embedded.sequence("item")
         if "action" in embedded.features:
             events = events + embedded.sequence("action")[0]
-        states = F.normalize(self.encoder(events, lengths, uncompiled(batch_values)(batch, "time")), dim=-1)
+        states = unit_rows(self.encoder(events, lengths, uncompiled(batch_values)(batch, "time")))
         losses = uncompiled(self._losses)(batch, embedded, states, lengths)
         return DenseOutput(losses, uncompiled(last_states)(states.detach(), lengths))
 
@@ -46,17 +45,17 @@ class Retrieval(nn.Module):
         blocks, losses = Blocks.of(lengths), states.new_zeros(batch.size)
         if not blocks.each:
             return losses
-        targets, ids = F.normalize(embedded.sequence("target")[0], dim=-1), batch_values(batch, "target")
+        targets, ids = unit_rows(embedded.sequence("target")[0]), batch_values(batch, "target")
         negatives, negative_ids = self._negatives(batch, embedded)
-        found = []
-        for block, state, target in zip(blocks.each, blocks.padded(states), blocks.padded(targets), strict=True):
+        found, each = [], (blocks.each, blocks.padded(states), blocks.padded(targets), blocks.of_samples(negatives))
+        for block, state, target, negative in zip(*each, strict=True):
             same = negative_ids[block.samples][:, None, :] == gathered(ids, block)[:, :, None]
-            wrong = state @ negatives.index_select(0, block.samples).mT
+            wrong = state @ negative.mT
             right = (state * target).sum(-1, keepdim=True)
             scores = torch.cat([right, wrong.masked_fill_(same, -torch.inf)], dim=-1) / self.temperature
             surprise = torch.logsumexp(scores, dim=-1) - scores[..., 0]
             found.append(surprise.masked_fill(~block.events, 0.0).sum(1) / block.events.sum(1))
-        return losses.index_copy(0, torch.cat([block.samples for block in blocks.each]), torch.cat(found))
+        return losses.index_copy(0, blocks.samples, torch.cat(found))
 
     def _negatives(self, batch: Batch, embedded: Embedded) -> tuple[Tensor, Tensor]:
         """Unit-length rows [B, K, D] and ids [B, K]."""
@@ -65,7 +64,7 @@ class Retrieval(nn.Module):
         if rows.shape[0] != most * batch.size:
             raise ValueError("retrieval: samples have different numbers of negatives; give each the same")
         ids = batch_values(batch, "negative").view(batch.size, most)
-        return F.normalize(rows, dim=-1).view(batch.size, most, rows.shape[-1]), ids
+        return unit_rows(rows).view(batch.size, most, rows.shape[-1]), ids
 
 
 def last_states(states: Tensor, lengths: Tensor) -> Tensor:
