@@ -9,7 +9,8 @@ import pytest
 
 from nestlab import results
 from nestlab.errors import UserError
-from nestlab.experiments.accuracy import paired, study, tuning
+from nestlab.experiments import trained_once
+from nestlab.experiments.accuracy import paired, tuning
 from nestlab.experiments.accuracy.measuring import Measured
 from nestlab.experiments.accuracy.study import accuracy
 
@@ -41,7 +42,7 @@ def test_the_ranks_train_once_and_all_is_kept(small, monkeypatch):
     others = [{"seconds": 1.0}, {"seconds": 0.0}]
     trained = {"techniques": [plain | {"how": "measured"}], "curves": curves, "encoders": others}
     found = Measured(trained, {"encoders": 3.0})
-    monkeypatch.setattr(study, "on_ranks", lambda *args, **kwargs: started.append(args) or found)
+    monkeypatch.setattr(trained_once, "on_ranks", lambda *args, **kwargs: started.append(args) or found)
     assert "2 trainings on 2 ranks" in small.measure() and "2 trainings" in small.measure()
     assert "*DBP*" in small.says("curves") and len(started) == 1
     assert "SMOKE: metrics mean nothing" in small.figure("curves").get_axes()[0].get_title(loc="left")

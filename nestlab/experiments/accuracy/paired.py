@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -12,12 +14,12 @@ CONSISTENCY = METRICS[:4]  # those of the systems' papers
 FLOAT32, FLOAT64 = "float32", "float64"
 
 
-def differences(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with METRICS less those of `plain` of the same seed and dtype, without the rows of `plain`."""
+def differences(frame: pd.DataFrame, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
+    """The same rows with `metrics` less those of `plain` of the same seed and dtype, without the rows of `plain`."""
     plain = frame[frame["case"] == PLAIN].set_index(["dtype", "seed"])
     rows = frame[frame["case"] != PLAIN].copy()
     at = pd.MultiIndex.from_frame(rows[["dtype", "seed"]])
-    for metric in METRICS:
+    for metric in metrics:
         rows[metric] = rows[metric].to_numpy() - plain.loc[at, metric].to_numpy()
     return rows.reset_index(drop=True)
 
@@ -27,14 +29,15 @@ def spread(values: pd.Series) -> float:
     return float(values.std(ddof=1))
 
 
-def summary(frame: pd.DataFrame) -> pd.DataFrame:
+def summary(frame: pd.DataFrame, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
     """A row a case and dtype, in the order of first appearance: mean and spread of each metric, and of its difference
-    to plain (NaN for plain itself); `changed`: held-out samples whose rank is another, the most of any seed."""
-    apart = differences(frame).groupby(["case", "dtype"], sort=False)
+    to plain (NaN for plain itself); `changed`: share of the held-out samples whose rank, or prediction, is another, the
+    most of any seed."""
+    apart = differences(frame, metrics).groupby(["case", "dtype"], sort=False)
     rows = []
     for (case, dtype), part in frame.groupby(["case", "dtype"], sort=False):
         row = {"case": case, "dtype": dtype, "seeds": len(part), "declared": part["declared"].iloc[0]}
-        for metric in METRICS:
+        for metric in metrics:
             row |= {metric: part[metric].mean(), f"{metric} sd": spread(part[metric])}
             mine = apart.get_group((case, dtype))[metric] if case != PLAIN else pd.Series([np.nan])
             row |= {f"Δ {metric}": mine.mean(), f"Δ {metric} sd": spread(mine)}
@@ -44,8 +47,8 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def largest(frame: pd.DataFrame, case: str, dtype: str) -> float:
-    """The largest difference to plain of any of the four metrics, of any seed, in absolute value; NaN: not tried."""
-    apart = differences(frame)
+def largest(frame: pd.DataFrame, case: str, dtype: str, metrics: Sequence[str] = CONSISTENCY) -> float:
+    """The largest difference to plain of any of the metrics, of any seed, in absolute value; NaN: not tried."""
+    apart = differences(frame, metrics)
     rows = apart[(apart["case"] == case) & (apart["dtype"] == dtype)]
-    return float(rows[list(CONSISTENCY)].abs().to_numpy().max()) if len(rows) else float("nan")
+    return float(rows[list(metrics)].abs().to_numpy().max()) if len(rows) else float("nan")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 
@@ -13,18 +12,17 @@ from nestlab.errors import UserError
 from nestlab.experiments.accuracy import claims, encoders, exactness, measuring
 from nestlab.experiments.accuracy.settings import ENCODERS, settings
 from nestlab.experiments.accuracy.training import sequence_options
-from nestlab.experiments.nestpipe.ranks import on_ranks
 from nestlab.experiments.nestpipe.tables import Said, Table, noted
-from nestlab.experiments.parts import Part, PartsStudy
+from nestlab.experiments.parts import Part
 from nestlab.experiments.placing import place
+from nestlab.experiments.trained_once import TrainedOnce
 
 
 @dataclass(eq=False)
-class Study(PartsStudy):
+class Study(TrainedOnce):
     """The parts done so far. `run` is open until `finish()`.
 
     Attributes:
-        rows: by part, what the ranks measured; empty: they have not been started.
         sequences: what the samples are.
     """
 
@@ -37,13 +35,13 @@ class Study(PartsStudy):
         "encoders": Part("encoders", "Three encoders, trained plainly, and popularity; a dot a seed"),
     }
     answering = claims.ANSWERING
+    work = staticmethod(measuring.measure)
     smoke_says = (
         "This is a smoke run: it shows that everything runs. Its few rows teach a model nothing: its metrics mean "
         "nothing, and it answers no claim. For those take scale quick or paper."
     )
     smoke_notes = ("SMOKE: metrics mean nothing", "Smoke: metrics mean nothing.")
 
-    rows: dict[str, list[dict]] = field(default_factory=dict)
     sequences: DatasetInfo | None = None
 
     def about(self) -> Said:
@@ -56,38 +54,19 @@ class Study(PartsStudy):
         )
         return Said(f"{text} **{self.smoke_says}**" if self.smoke else text)
 
-    def measure(self) -> Said:
-        """All trainings, on ranks that are started once."""
-        if not self.rows:
-            self._on_ranks()
+    def trainings(self) -> int:
         trained = pd.concat([self.frame("techniques"), self.frame("encoders")])
-        ranks = "1 rank" if self.settings.world_size == 1 else f"{self.settings.world_size} ranks"
-        count = int((trained["seconds"] > 0).sum())
-        return Said(
-            f"{count} trainings on {ranks} of this machine, one thread of computation each, in "
-            f"{sum(self.seconds.values()):.0f} s."
-        )
+        return int((trained["seconds"] > 0).sum())
 
     def measured(self, part: str) -> pd.DataFrame:
         """What the ranks measured of a part; what is exact follows from the trainings of the techniques."""
-        if part == "exactness":
-            return exactness.joined(self.frame("techniques"))
-        if not self.rows:
-            self._on_ranks()
-        return pd.DataFrame(self.rows[part])
+        return exactness.joined(self.frame("techniques")) if part == "exactness" else super().measured(part)
 
     def published(self) -> Table:
         """Figures of the register on retrieval, each with its protocol: they are of other data, and not compared."""
         return noted(
             encoders.published(), "Published elsewhere, by other protocols: not to be compared figure by figure."
         )
-
-    def _on_ranks(self) -> None:
-        started, s = time.perf_counter(), self.settings
-        found = on_ranks(measuring.measure, s, world_size=s.world_size, logs=self.run.path / "logs")
-        self.seconds |= found.seconds
-        self.seconds["start"] = time.perf_counter() - started - sum(found.seconds.values())
-        self.rows = found.rows
 
 
 def accuracy(

@@ -8,6 +8,8 @@ costs most.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -31,16 +33,21 @@ from nestlab.experiments.nestpipe.tables import Said, answer
 _LINEAR = 1e-4  # of the symmetric logarithmic axis: one held-out sample of ten thousand
 
 
-def digest(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row a case and dtype: the metrics, their differences to plain with the spread, and what is declared."""
-    found = summary(frame)
+def digest(
+    frame: pd.DataFrame,
+    metrics: Sequence[str] = METRICS,
+    apart: Sequence[str] = CONSISTENCY,
+    changed: str = "ranks that change, %",
+) -> pd.DataFrame:
+    """A row a case and dtype: the metrics, the differences of some to plain with the spread, and what is declared."""
+    found = summary(frame, metrics)
     shown = {"technique": found["case"], "computed in": found["dtype"], "seeds": found["seeds"]}
-    for metric in METRICS:
+    for metric in metrics:
         shown[metric] = [_with(row[metric], row[f"{metric} sd"], ".4f") for _, row in found.iterrows()]
-    for metric in CONSISTENCY:
+    for metric in apart:
         values = [_with(row[f"Δ {metric}"], row[f"Δ {metric} sd"], "+.4f") for _, row in found.iterrows()]
         shown[f"Δ {metric}"] = values
-    shown["ranks that change, %"] = found["changed"] * 100
+    shown[changed] = found["changed"] * 100
     return pd.DataFrame(shown | {"loss of the last epoch": found["loss"], "declared": found["declared"]})
 
 
@@ -108,17 +115,20 @@ def _costs(found: pd.DataFrame, sd: float) -> str:
     return f"Declared inexact, change of HR@10: {'; '.join(parts)}." if parts else ""
 
 
-def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """A row a case and dtype, a panel a metric: the difference to plain, a mark a seed and one for their mean."""
-    apart = differences(frame)
+def plot(frame: pd.DataFrame, title: str, metrics: Sequence[str] = CONSISTENCY, linear: float = _LINEAR) -> Figure:
+    """A row a case and dtype, a panel a metric: the difference to plain, a mark a seed and one for their mean.
+
+    `linear`: below it the symmetric logarithmic axis is linear.
+    """
+    apart = differences(frame, metrics)
     groups = list(apart.groupby(["case", "dtype"], sort=False))
     groups.sort(key=lambda each: _place(each[1]))
     spreads = frame[(frame["case"] == PLAIN) & (frame["dtype"] == FLOAT32)]
     with plotting.style():
         figure = plotting.new_figure(11.5, 1.7 + 0.33 * len(groups))
-        panels = figure.subplots(1, len(CONSISTENCY), sharey=True)
-        for axes, metric in zip(panels, CONSISTENCY, strict=True):
-            _panel(axes, groups, metric, spread(spreads[metric]))
+        panels = figure.subplots(1, len(metrics), sharey=True)
+        for axes, metric in zip(panels, metrics, strict=True):
+            _panel(axes, groups, metric, spread(spreads[metric]), linear)
         panels[0].set_yticks(range(len(groups)), [_label(*name) for name, _ in groups])
         panels[0].set_ylim(len(groups) - 0.5, -0.5)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -137,7 +147,7 @@ def _label(case: str, dtype: str) -> str:
     return f"{case}, {dtype}"
 
 
-def _panel(axes: Axes, groups: list, metric: str, sd: float) -> None:
+def _panel(axes: Axes, groups: list, metric: str, sd: float, linear: float) -> None:
     if np.isfinite(sd):
         axes.axvspan(-sd, sd, color=plotting.IDLE, zorder=0, label="± the plain loop's spread over seeds")
     axes.axvline(0, color=plotting.INK, linewidth=0.8)
@@ -155,10 +165,10 @@ def _panel(axes: Axes, groups: list, metric: str, sd: float) -> None:
         look = plotting.series_style(place)
         label = f"{name} (a mark a seed, a stroke their mean)" if place == 2 else name
         axes.scatter([], [], s=14, color=look["color"], marker=look["marker"], label=label)
-    axes.set_xscale("symlog", linthresh=_LINEAR, linscale=0.5)
+    axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
     most = max((abs(rows[metric]).max() for _, rows in groups), default=0)
-    edge = 10 ** np.ceil(np.log10(max(most, sd if np.isfinite(sd) else 0, 10 * _LINEAR)))
-    ticks = [10.0**k for k in range(round(np.log10(_LINEAR)), round(np.log10(edge)) + 1)]
+    edge = 10 ** np.ceil(np.log10(max(most, sd if np.isfinite(sd) else 0, 10 * linear)))
+    ticks = [10.0**k for k in range(round(np.log10(linear)), round(np.log10(edge)) + 1)]
     axes.set_xlim(-edge, edge)
     axes.set_xticks([*(-t for t in reversed(ticks)), 0, *ticks], _names(ticks))
     axes.tick_params(axis="x", labelsize=7)

@@ -32,7 +32,7 @@ class Known:
         self._store = model.embedding
         self.ids: dict[str, np.ndarray] = {}
         records = {}
-        for name in TABLES:
+        for name in [table.name for group in model.embedding.groups for table in group.tables]:
             self.ids[name], records[name] = _gathered(model.embedding, name, transport)
         parameters = {name: value.detach().cpu() for name, value in model.dense.named_parameters()}
         self.whole = Whole(records, model.embedding.groups[0].dim, parameters)
