@@ -13,10 +13,15 @@ _DESCRIPTION = """One training run. On many ranks: start one process a rank, by 
 MASTER_ADDR and MASTER_PORT set (and GLOO_SOCKET_IFNAME, where a host has several networks). Rank 0 writes."""
 
 
+MODELS = ("dlrm", "dcnv2", "din", "multitask", "multitask_hstu", "hstu", "fuxi", "sasrec")
+_DEFAULTS = """Each model has defaults of its own for what is not given; the run's parameters say what was used."""
+
+
 def add_parser(subparsers) -> None:
-    parser = subparsers.add_parser("train", help="one training run", description=_DESCRIPTION)
+    parser = subparsers.add_parser("train", help="one training run", description=_DESCRIPTION, epilog=_DEFAULTS)
     add = parser.add_argument
-    add("--dataset", metavar="NAME", help="default: criteo, the real data where there is some, else its synthetic twin")
+    add("--model", choices=MODELS, help="clicks, several actions, or the next item (hstu, fuxi, sasrec); default: dlrm")
+    add("--dataset", metavar="NAME", help="default: criteo, or kuairand where the model reads histories of users")
     add("--data-root", metavar="DIR", default="datasets", help="where the data lies; default: datasets")
     add("--rows", metavar="N", type=int, help="use the first N rows only; with more than there are: all")
     add("--batch-size", metavar="N", type=int, help="samples a step, over all ranks; ranks beyond N compute nothing")
@@ -27,6 +32,9 @@ def add_parser(subparsers) -> None:
     add("--clip-norm", metavar="NORM", type=float, help="scale gradients down to this norm; default: never")
     add("--optimizer", metavar="NAME", help="of the tables: sgd, adagrad, rowwise_adagrad or lazy_adam")
     add("--dim", metavar="N", type=int, help="width of the embedding vectors")
+    add("--history", metavar="N", type=int, help="events of a user before a sample, at most; not of dlrm and dcnv2")
+    add("--negatives", metavar="N", type=int, help="items drawn against each window of events; of hstu, fuxi, sasrec")
+    add("--blocks", metavar="N", type=int, help="layers of the encoder; of hstu, fuxi, sasrec")
     add("--seed", metavar="N", type=int, default=0)
     add("--shuffle", choices=("full", "window"), default="full", help="all rows, or near ones only; default: full")
     add("--reorder", metavar="MODE", default="", help="order ids for tensor-train tables: communities, frequency, none")

@@ -222,6 +222,7 @@ def register_all() -> None:
                 open=partial(_open_real, variant),
                 without=partial(_without, variant),
                 twin=next((shape.name for shape in SHAPES if shape.variant is variant), ""),
+                histories=True,
             )
         )
     for shape in SHAPES:
@@ -234,6 +235,7 @@ def register_all() -> None:
                 find=lambda root: [],
                 open=partial(_open_twin, shape),
                 write=partial(_write_twin, shape),
+                histories=True,
             )
         )
     register_family("kuairand", ("kuairand-pure", "kuairand-1k", "kuairand-27k", "kuairand-synth"))

@@ -46,6 +46,7 @@ class Source:
         without: root -> what the data set has and this copy lacks, by file name.
         twin: a real data set's: the name of its synthetic twin.
         write: a twin's: (out, rows, seed, progress) -> the raw files that it wrote, its truth.json last.
+        histories: whether it has the events of users, in the order of time.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Source:
     without: Callable[[Path], list[str]] = lambda root: []
     twin: str = ""
     write: Callable[[Path, int, int, Progress], list[Path]] | None = None
+    histories: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pandas as pd
 from nestlab import results
 from nestlab.tracing import Trace, summary, write_chrome_trace
 from nestlab.tracing.memory import totals
-from nestlab.training import History, Recipe
+from nestlab.training import ClickJudge, History, Recipe
 from nestlab.training.metrics import auc_interval
 
 
@@ -15,11 +15,11 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
     """Trains, tells how it goes, and writes everything into `run`, which stays open.
 
     Returns:
-        history, the metrics (final and best look; the final one with the interval of its AUC), and the trace.
+        history, the metrics (final and best look; of clicks the final one with the interval of its AUC), and the trace.
     """
-    info = recipe.dataset.info
-    run.dataset(info)
-    print(info.title, flush=True)
+    run.dataset(recipe.info)
+    run.protocol(**recipe.protocol)
+    print(recipe.info.title, flush=True)
     history = recipe.fit(report=lambda line: print(line, flush=True))
     trace, metrics = recipe.trace(), _metrics(recipe, history)
     run.table("steps", history.steps_frame())
@@ -60,6 +60,8 @@ def _line(done: dict[str, int], rates: dict[str, float]) -> str:
 
 def _metrics(recipe: Recipe, history: History) -> pd.DataFrame:
     metrics = history.metrics_frame()
+    if not isinstance(recipe.judge, ClickJudge):
+        return metrics
     interval = auc_interval(*history.last_look, seed=recipe.options.seed)
     # Of the final model alone: the best look's model is gone.
     metrics[["auc_low", "auc_high"]] = float("nan")
@@ -69,7 +71,7 @@ def _metrics(recipe: Recipe, history: History) -> pd.DataFrame:
 
 def _key_figures(history: History, trace: Trace) -> dict[str, float]:
     final = history.evaluations[-1]
-    figures = {name: final[name] for name in ("auc", "log_loss", "ne")}
+    figures = {name: final[name] for name in history.shown}
     rate = history.samples / history.train_seconds
     timed = {"step_ms": summary(trace)["step_ms_median"]} if trace.events else {}  # nothing was left to train
     return {**figures, "samples_per_s": rate, **timed}

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from nestlab.experiments.stopping import Stopping
 from nestlab.launch import environment
 from nestlab.launch.environment import tell_launcher
 from nestlab.training import History, Recipe, SaveOptions, TrainOptions, assemble, check_target, connect, export_model
+from nestlab.training.options import check_data
 from nestlab.training.remarks import remarks
 
 _FIRST_S = 0.3  # by which rank 0 comes first with an error that all ranks found
@@ -30,7 +31,7 @@ def train_from_options(options: dict[str, Any]) -> int:
     """Runs what the command line asked for; rank 0 leaves a run folder.
 
     Args:
-        options: fields of `TrainOptions`; those that are None keep their default. `checkpoint` (a folder),
+        options: fields of `TrainOptions`; those that are None have the model's default. `checkpoint` (a folder),
             `checkpoint_every`, `checkpoint_full_every` and `restart` are those of `SaveOptions`. `export` is a folder
             for the trained model, or None; `results` is where the run goes.
 
@@ -44,7 +45,8 @@ def train_from_options(options: dict[str, Any]) -> int:
     given = {name: value for name, value in options.items() if value is not None}
     export, results_dir = given.pop("export", None), given.pop("results", None) or paths.results_dir()
     saves = _save_options(given)
-    train_options = TrainOptions(**given)
+    train_options = TrainOptions.of(**given)
+    check_data(train_options)  # before ranks meet
     place = environment()
     rank, world_size = (0, 1) if place is None else (place.rank, place.world_size)
     with Stopping(rank, world_size) as stopping:
@@ -85,7 +87,7 @@ def _lead(
     """Rank 0, or a process on its own."""
     transport = stopping.transport
     target = check_target(export) if export is not None else None
-    params = asdict(options) | {"world_size": transport.mesh.world_size}
+    params = options.parameters | {"world_size": transport.mesh.world_size}
     stated = {"seed": options.seed, "how": options.how, "via": "command line"}
     with results.start("train", params, results_dir=results_dir, **stated) as run, _ended(run, stopping):
         recipe = _watched(assemble(options, transport, saves, report=_say), stopping)
@@ -195,10 +197,12 @@ def _say(line: str) -> None:
 
 def _description(recipe: Recipe) -> dict[str, Any]:
     """What the export says of itself: only what decides the result, so that equal results are equal bytes."""
-    info = recipe.dataset.info
+    info, options = recipe.dataset.info, recipe.options
+    own = {} if options.model == "dlrm" else {name: getattr(options, name) for name in ("model", *options.own)}
     return {
         "dataset": {"id": info.id, "kind": info.kind, "rows": info.rows, "fingerprint": info.fingerprint},
-        "optimizer": recipe.options.optimizer,
-        "dim": recipe.options.dim,
-        "seed": recipe.options.seed,
+        "optimizer": options.optimizer,
+        "dim": options.dim,
+        "seed": options.seed,
+        **own,
     }

@@ -6,8 +6,9 @@ from nestlab.training.fit import FitConfig, Saving, fit
 from nestlab.training.history import History
 from nestlab.training.looks import ClickJudge, Judge, Look, RetrievalJudge, TaskJudge
 from nestlab.training.metrics import binary_metrics, gauc, task_metrics
+from nestlab.training.options import SaveOptions, TrainOptions
 from nestlab.training.ranking_metrics import popularity_ranks, ranks_of_targets, retrieval_metrics
-from nestlab.training.recipe import Recipe, SaveOptions, TrainOptions, assemble, connect
+from nestlab.training.recipe import Recipe, assemble, connect
 from nestlab.training.retrieval import Ranking, RankingProtocol, evaluate_retrieval, rank_by_popularity
 
 __all__ = [

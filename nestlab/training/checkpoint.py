@@ -167,12 +167,17 @@ def step_of(folder: str | Path, transport: Transport | None = None) -> int | Non
     return int(found) if found else None
 
 
-def restore(folder: str | Path, trained: Trained, facts: Facts | None = None) -> State:
+def restore(folder: str | Path, trained: Trained, facts: Facts | None = None, ever_since: Facts | None = None) -> State:
     """Puts the newest checkpoint in `folder` into `trained`, whose tables are new; every rank calls it.
 
     The number of ranks may be another than at the save: the rows go where their keys belong now. Each rank then takes
     the random generator and the buffers that the rank of its number had; one that has no such predecessor takes rank
     0's buffers, and a generator seeded by its rank and the step.
+
+    Args:
+        facts: of this run; what was saved must have the same.
+        ever_since: what a checkpoint had that does not name the fact, being older than it. Of `facts`, those that
+            neither names are not compared.
 
     Raises:
         UserError: there is no checkpoint, it is damaged, of another model, or of a run that differs in one of `facts`.
@@ -185,7 +190,7 @@ def restore(folder: str | Path, trained: Trained, facts: Facts | None = None) ->
     def read() -> str:
         manifest = require_manifest(folder)
         content = _content(manifest, folder)
-        _check_facts(content["facts"], facts or {})
+        _check_facts({**(ever_since or {}), **content["facts"]}, facts or {})
         tensors = tables.read_beside(folder, manifest.beside)
         dense = trained.model.dense
         dense_state.check_dense(dense, tensors)
@@ -294,10 +299,11 @@ def _told(value: object) -> object:
 
 
 def _check_facts(saved: Facts, mine: Facts) -> None:
-    for name, value in saved.items():
-        if value != mine.get(name):
+    """In the order of this run's, which begin with what decides the others."""
+    for name in dict.fromkeys([*mine, *saved]):
+        if name in saved and saved[name] != mine.get(name):
             raise UserError(
-                f"restart: the checkpoint was trained with {name}={_told(value)}, and this run has "
+                f"restart: the checkpoint was trained with {name}={_told(saved[name])}, and this run has "
                 f"{name}={_told(mine.get(name))}; "
                 "give what it had, or name a new folder"
             )

@@ -131,7 +131,7 @@ class _Loop:
         self.pipeline, self.train, self.judge, self.report = pipeline, train, judge, report
         self.checkpoints = saving.checkpoints
         self.history = History() if saving.history is None else saving.history
-        self.history.best = judge.best
+        self.history.best, self.history.shown = judge.best, judge.shown
         self.total = config.steps(len(train))
         if self.step > self.total:
             raise UserError(f"fit: {self.step} steps are trained already, and {self.total} asked for; give more")

@@ -22,6 +22,7 @@ class History:
         last_look: labels and predictions [n] of the newest look at held-out data, of a ranking targets and ranks; None
             where there was none yet.
         best: the metric, higher is better, by which the best look is found.
+        shown: the metrics that stand for a look in few words.
     """
 
     losses: list[tuple[int, float, int]] = field(default_factory=list)
@@ -32,6 +33,7 @@ class History:
     samples: int = 0
     last_look: tuple[np.ndarray, np.ndarray] | None = None
     best: str = "auc"
+    shown: tuple[str, ...] = ("auc", "log_loss", "ne")
 
     @property
     def step(self) -> int:

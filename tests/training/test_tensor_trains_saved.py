@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from nestlab import data
 from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport, Transport
-from nestlab.training import export_model
-from nestlab.training.recipe import SaveOptions, TrainOptions, assemble
+from nestlab.training import SaveOptions, TrainOptions, assemble, export_model
 
 FLAGS = "table_kind=tt,tt_from=60,tt_rank=4"
 OPTIONS = {"dataset": "criteo-synth", "rows": 600, "batch_size": 40, "dim": 8, "optimizer": "lazy_adam", "seed": 1}

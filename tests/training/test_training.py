@@ -62,7 +62,7 @@ def test_learns_the_planted_signal(prepared):
 def test_every_look_and_step_is_in_the_history(prepared):
     recipe = assemble(TWIN)
     train = recipe.train
-    history = fit(recipe.pipeline, train, recipe.heldout, FitConfig(epochs=2, evaluations=3))
+    history = fit(recipe.pipeline, train, recipe.judge, FitConfig(epochs=2, evaluations=3))
     steps = 2 * len(train)
     assert history.steps_frame()["step"].tolist() == list(range(1, steps + 1))
     assert history.samples == 2 * 2_400
@@ -73,7 +73,7 @@ def test_every_look_and_step_is_in_the_history(prepared):
 
 def test_max_steps_may_end_inside_an_epoch(prepared):
     recipe = assemble(TWIN)
-    history = fit(recipe.pipeline, recipe.train, recipe.heldout, FitConfig(max_steps=13))
+    history = fit(recipe.pipeline, recipe.train, recipe.judge, FitConfig(max_steps=13))
     assert len(history.losses) == 13
 
 
@@ -114,7 +114,7 @@ def test_export_replaces_as_a_whole_and_is_readable(prepared, tmp_path):
     recipe = assemble(TWIN)
     target = tmp_path / "export"
     export_model(recipe.model, target)
-    fit(recipe.pipeline, recipe.train, recipe.heldout, FitConfig(max_steps=2))
+    fit(recipe.pipeline, recipe.train, recipe.judge, FitConfig(max_steps=2))
     export_model(recipe.model, target, {"seed": 0})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export"]
     assert sorted(p.name for p in target.iterdir()) == ["dense.safetensors", "model.json", "tables.safetensors"]

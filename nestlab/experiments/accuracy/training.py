@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from nestlab import data, device
 from nestlab.data.sequences import SequenceData, SequenceOptions
-from nestlab.embedding import EmbeddingStore, RowWiseAdagrad, Tiers
-from nestlab.embedding.tensor_train import TensorTrain
+from nestlab.embedding import RowWiseAdagrad, Tiers
 from nestlab.exchange import Transport
 from nestlab.exchange.collective import CollectiveTransport
 from nestlab.experiments.accuracy.settings import Settings
 from nestlab.experiments.nestpipe.cases import Case, groups_of
 from nestlab.experiments.nestpipe.ranks import TIMEOUT_S
 from nestlab.models import RecModel
-from nestlab.models.sequence import ENCODERS, Retrieval
-from nestlab.models.sequence.building import sequence_tables
-from nestlab.models.sequence.encoder import Size
+from nestlab.models.sequence import Size, sequence_model, sequence_tables
 from nestlab.pipeline import Inline, Lanes, Pipeline
 from nestlab.techniques import Techniques
-from nestlab.training.tables import ROWS_AN_ID
+from nestlab.training.tables import as_trains
 
 
 @dataclass(frozen=True)
@@ -128,17 +125,17 @@ def prepared(bench: Bench, training: Training) -> Prepared:
 
 def build_model(settings: Settings, training: Training, sequences: SequenceData, tiers: Tiers) -> RecModel:
     """Weights depend on the seed alone, whatever the ranks and tiers."""
-    flags, dim, seed = training.case.flags, settings.dim, training.seed
-    train = None
-    if flags.table_kind == "tt":
-        train = TensorTrain(rows=ROWS_AN_ID * len(sequences.items), rank=flags.tt_rank)
-    configs = sequence_tables(dim)
-    configs[0] = replace(configs[0], tensor_train=train)
-    rows = RowWiseAdagrad(lr=settings.lr, state_scale=float(flags.replica_groups))
-    store = EmbeddingStore(configs, rows, seed=seed, dtype=training.dtype, tiers=tiers)
-    size = Size(dim, settings.blocks, settings.heads, longest=settings.history, seed=seed)
-    dense = Retrieval(ENCODERS[training.encoder](size), temperature=settings.temperature)
-    return RecModel(store, dense.to(training.dtype))
+    flags, known = training.case.flags, {"item": len(sequences.items)}
+    return sequence_model(
+        training.encoder,
+        sequences,
+        Size(settings.dim, settings.blocks, settings.heads, seed=training.seed),
+        rows=RowWiseAdagrad(lr=settings.lr, state_scale=float(flags.replica_groups)),
+        tiers=tiers,
+        tables=as_trains(sequence_tables(settings.dim), known, flags, least=1),
+        temperature=settings.temperature,
+        dtype=training.dtype,
+    )
 
 
 def sequence_options(settings: Settings, seed: int) -> SequenceOptions:

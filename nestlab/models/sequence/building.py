@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ def sequence_model(
     *,
     rows: RowOptimizer | None = None,
     tiers: Tiers | None = None,
+    tables: Sequence[TableConfig] | None = None,
     temperature: float = 0.05,
     dtype: torch.dtype = torch.float32,
 ) -> RecModel:
@@ -39,6 +41,7 @@ def sequence_model(
         encoder: `hstu`, `fuxi` or `sasrec`.
         size: its `longest` is replaced by the history of the data.
         rows: optimizer of both tables; None: row-wise Adagrad.
+        tables: those of `sequence_tables`, the items' as a tensor train, say; None: both of rows.
         dtype: of all weights and states.
 
     Raises:
@@ -48,7 +51,8 @@ def sequence_model(
         raise UserError(f"sequence model: encoder '{encoder}': choose one of {', '.join(ENCODERS)}")
     size = replace(size, longest=data.options.history)
     rows = rows or RowWiseAdagrad(lr=0.05)
-    store = EmbeddingStore(sequence_tables(size.dim), rows, seed=size.seed, dtype=dtype, tiers=tiers)
+    configs = sequence_tables(size.dim) if tables is None else tables
+    store = EmbeddingStore(configs, rows, seed=size.seed, dtype=dtype, tiers=tiers)
     dense = Retrieval(ENCODERS[encoder](size), temperature=temperature)
     return RecModel(store, dense.to(dtype))
 

@@ -1,0 +1,127 @@
+"""What a model is trained on, what it is made of, and what judges it: one function a family of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from nestlab import data
+from nestlab.data import Dataset, DatasetInfo, Loader
+from nestlab.data.loader import array_of
+from nestlab.data.reorder import ReorderOptions, reorder
+from nestlab.data.sequences import SequenceOptions
+from nestlab.embedding import EmbeddingStore, RowOptimizer, TableConfig, Tiers, optimizer
+from nestlab.exchange import Mesh
+from nestlab.models import DLRM, RecModel, sequence_model
+from nestlab.models.ranking.building import TASKS, ranking_batches, ranking_model, ranking_tables
+from nestlab.models.sequence import Size, sequence_tables
+from nestlab.techniques import Techniques
+from nestlab.training.looks import ClickJudge, Judge, RetrievalJudge, TaskJudge
+from nestlab.training.options import TrainOptions
+from nestlab.training.retrieval import HELDOUT, RankingProtocol
+from nestlab.training.tables import as_trains, tables_of, trains_of
+
+CLICKS_A_LOOK, WINDOWS_A_LOOK = 2048, 512  # samples of a held-out batch, at least; no figure depends on it
+# As the accuracy study has it: an item that a user has seen hardly ever comes again in these logs.
+RANKING_PROTOCOL = RankingProtocol(leave_out_seen=True)
+
+
+@dataclass(frozen=True)
+class Material:
+    """Of one training.
+
+    Attributes:
+        info: of the data, as the model reads them.
+        train: batches of all ranks.
+        judge: of held-out data, with this rank's slice.
+        tables, dense: the two parts of the model.
+        protocol: what two runs must agree in, beside the data, before their figures are compared.
+    """
+
+    info: DatasetInfo
+    train: Loader
+    judge: Judge
+    tables: list[TableConfig]
+    dense: nn.Module
+    protocol: Mapping[str, str | int]
+
+
+def open_data(options: TrainOptions) -> Dataset:
+    """The data set, its ids in the order asked for."""
+    dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.data_seed)
+    return dataset.reordered(reorder(dataset, ReorderOptions(mode=options.reorder))) if options.reorder else dataset
+
+
+def material(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
+    """Start weights and batches hang on the options' seed alone, not on ranks."""
+    return _FAMILIES[options.choice.family](options, dataset, mesh)
+
+
+def build_model(material: Material, options: TrainOptions, tiers: Tiers | None = None) -> RecModel:
+    """Tables and dense part joined; ids of any value find rows."""
+    store = EmbeddingStore(material.tables, row_optimizer(options), seed=options.seed, tiers=tiers)
+    return RecModel(store, material.dense)
+
+
+def row_optimizer(options: TrainOptions) -> RowOptimizer:
+    """The tables' optimizer; row-wise Adagrad's state is scaled where replicas are averaged (arXiv 2508.03854)."""
+    groups = Techniques.parse(options.techniques).replica_groups
+    scaled = {"state_scale": float(groups)} if groups > 1 and options.optimizer == "rowwise_adagrad" else {}
+    return optimizer(options.optimizer, lr=options.lr, **scaled)
+
+
+def _clicks(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
+    if options.model == "dlrm":
+        return _dlrm(options, dataset, mesh)
+    train, heldout, tables, dense = _ranking(options, dataset)
+    return Material(dataset.info, train, ClickJudge(_own(heldout, mesh)), tables, dense, {})
+
+
+def _dlrm(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
+    """A table a feature."""
+    train = dataset.batches("train", options.batch_size, shuffle=options.shuffle, seed=options.seed)
+    heldout = dataset.batches(HELDOUT, max(options.batch_size, CLICKS_A_LOOK))
+    tables = tables_of(dataset, options.dim, Techniques.parse(options.techniques))
+    dense = DLRM(len(dataset.dense_names), dataset.features, options.dim, seed=options.seed)
+    return Material(dataset.info, train, ClickJudge(_own(heldout, mesh)), tables, dense, {})
+
+
+def _tasks(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
+    train, heldout, tables, dense = _ranking(options, dataset)
+    first, end = dataset.rows(HELDOUT)
+    users = array_of(dataset.table.slice(first, end - first), "user_id").to_numpy()
+    protocol = {"tasks": ", ".join(TASKS), "groups": "user_id"}
+    return Material(dataset.info, train, TaskJudge(_own(heldout, mesh), TASKS, users), tables, dense, protocol)
+
+
+def _ranking(options: TrainOptions, dataset: Dataset) -> tuple[Loader, Loader, list[TableConfig], nn.Module]:
+    """Batches to train on and held-out ones, tables, and the dense part."""
+    name, events = options.model, {"history": options.history} if options.choice.reads_histories else {}
+    order = {"shuffle": options.shuffle, "seed": options.seed}
+    train = ranking_batches(name, dataset, "train", options.batch_size, **events, **order)
+    heldout = ranking_batches(name, dataset, HELDOUT, max(options.batch_size, CLICKS_A_LOOK), **events)
+    tables = trains_of(dataset, ranking_tables(name, dataset, options.dim), Techniques.parse(options.techniques))
+    dense = ranking_model(name, dataset, dim=options.dim, seed=options.seed, **events).dense
+    return train, heldout, tables, dense
+
+
+def _retrieval(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
+    """All windows of a user are trained on, and parts are borders in time; see `nestlab.data.sequences`."""
+    given = {"history": options.history, "negatives": options.negatives, "seed": options.seed}
+    sequences = dataset.sequences(SequenceOptions(split="time", windows="all", **given))
+    train = sequences.batches("train", options.batch_size, shuffle=options.shuffle, seed=options.seed)
+    judge = RetrievalJudge(sequences, HELDOUT, max(options.batch_size, WINDOWS_A_LOOK), RANKING_PROTOCOL)
+    known, flags = {"item": len(sequences.items)}, Techniques.parse(options.techniques)
+    tables = as_trains(sequence_tables(options.dim), known, flags)
+    dense = sequence_model(options.model, sequences, Size(options.dim, options.blocks, seed=options.seed)).dense
+    protocol = judge.protocol.facts | {"split": "time", "heldout": sequences.samples(HELDOUT)}
+    return Material(sequences.info, train, judge, tables, dense, protocol)
+
+
+def _own(batches: Loader, mesh: Mesh) -> Loader:
+    return batches.slice(mesh.rank, mesh.world_size)
+
+
+_FAMILIES = {"clicks": _clicks, "tasks": _tasks, "retrieval": _retrieval}
