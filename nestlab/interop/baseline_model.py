@@ -28,15 +28,14 @@ from nestlab.interop.torchrec import to_kjt
 
 @dataclass
 class JaggedBatch(Pipelineable):
-    """A batch with its sparse part as a KeyedJaggedTensor: what a dense part sees of it are `dense` and `labels`."""
+    """A batch, which the dense part sees, and what tables look up of it as a KeyedJaggedTensor, on the same storage."""
 
-    dense: Tensor
+    batch: Batch
     sparse: KeyedJaggedTensor
-    labels: Tensor
 
     @classmethod
     def of(cls, batch: Batch, one_each: bool = False) -> JaggedBatch:
-        """On the storage of `batch`.
+        """On the storage of `batch`; features that no table looks up (its `values`) are copied out of the sparse part.
 
         Raises:
             UserError: samples have weights, which torchrec's mean over ranks cannot honour; or, where every feature
@@ -46,14 +45,16 @@ class JaggedBatch(Pipelineable):
             raise UserError("baseline: torchrec averages the ranks' means; leave the samples' weights out")
         if one_each and not bool(batch.lengths.eq(1).all()):
             raise UserError("baseline: dedup takes one id a sample and feature; use dedup=False for bags")
-        return cls(batch.dense, to_kjt(batch), batch.labels)
+        sparse = to_kjt(batch)
+        if batch.values:
+            sparse = sparse.permute([c for c, name in enumerate(batch.features) if name not in batch.values])
+        return cls(batch, sparse)
 
     def to(self, device: torch.device, non_blocking: bool = False) -> JaggedBatch:
-        moved = (each.to(device, non_blocking=non_blocking) for each in (self.dense, self.sparse, self.labels))
-        return JaggedBatch(*moved)
+        return JaggedBatch(*(each.to(device, non_blocking=non_blocking) for each in (self.batch, self.sparse)))
 
     def record_stream(self, stream: torch.Stream) -> None:
-        for each in (self.dense, self.sparse, self.labels):
+        for each in (self.batch, self.sparse):
             each.record_stream(stream)
 
 
@@ -92,31 +93,62 @@ class Rows:
         return torch.stack([self.pooled(feature) for feature in features], dim=1)
 
 
+class Sequences:
+    """The same for tables of sequences."""
+
+    def __init__(self, rows: dict[str, JaggedTensor]) -> None:
+        self._rows = rows
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return tuple(self._rows.keys())
+
+    def sequence(self, feature: str) -> tuple[Tensor, Tensor]:
+        """Values [nnz_f, dim] and lengths [B]."""
+        return self._rows[feature].values(), self._rows[feature].lengths()
+
+
 class Head(nn.Module):
     """The dense part and the loss: one module to torchrec's tracer, which follows the code that leads to the tables."""
 
-    def __init__(self, dense: nn.Module, view: type[Bags] | type[Rows]) -> None:
+    def __init__(self, dense: nn.Module, view: type[Bags] | type[Rows] | type[Sequences]) -> None:
         super().__init__()
         self.dense = dense
         self._view = view
 
     def forward(self, batch: JaggedBatch, looked_up: Any) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        output = self.dense(batch, self._view(looked_up))
+        output = self.dense(batch.batch, self._view(looked_up))
         loss = output.losses.mean()
-        return loss, (loss.detach(), output.predictions, batch.labels)
+        return loss, (loss.detach(), output.predictions, batch.batch.labels)
 
 
 class BaselineModel(nn.Module):
     """`forward(batch)` returns what torchrec's pipelines want: the loss (the mean over this rank's samples), and what
     `progress` hands out: the loss, predictions [B] and labels [B]."""
 
-    def __init__(self, tables: EmbeddingBagCollection | EmbeddingCollection, dense: nn.Module) -> None:
+    def __init__(self, tables: nn.Module, dense: nn.Module, view: type[Bags] | type[Rows] | type[Sequences]) -> None:
         super().__init__()
         self.tables = tables
-        self.head = Head(dense, Bags if isinstance(tables, EmbeddingBagCollection) else Rows)
+        self.head = Head(dense, view)
 
     def forward(self, batch: JaggedBatch) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         return self.head(batch, self.tables(batch.sparse))
+
+
+def of_sequences(store: EmbeddingStore) -> bool:
+    """Whether the tables give sequences; else they give bags.
+
+    Raises:
+        UserError: some of them the one, some the other.
+    """
+    tables = [table for group in store.groups for table in group.tables]
+    found = [table.name for table in tables if table.pooling == "none"]
+    if 0 < len(found) < len(tables):
+        raise UserError(
+            f"baseline: tables {', '.join(found)} give sequences and others bags, and a torchrec collection gives one "
+            "of them; use one pooling"
+        )
+    return bool(found)
 
 
 def collection(store: EmbeddingStore, rows: Mapping[str, int], sequences: bool) -> nn.Module:
@@ -133,7 +165,10 @@ def collection(store: EmbeddingStore, rows: Mapping[str, int], sequences: bool) 
     if missing := [table.name for table in tables if table.name not in rows]:
         raise UserError(f"baseline: torchrec's tables have a fixed size; give rows for {', '.join(missing)}")
     if sequences and len(store.groups) > 1:
-        raise UserError("baseline: dedup takes an EmbeddingCollection, whose tables have one dim; use dedup=False")
+        raise UserError(
+            "baseline: an EmbeddingCollection, which sequences and dedup take, has tables of one dim; give them one, "
+            "or for bags dedup=False"
+        )
     same = [
         {
             "name": table.name,

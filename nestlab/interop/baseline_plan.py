@@ -49,14 +49,16 @@ def _slices(table: TableSettings, rank: int, world: int) -> list[tuple[int, int,
     return [(rank, starts[rank], starts[rank + 1] - starts[rank]) for rank in range(world)]
 
 
-def sharder_for(optimizer: RowOptimizer, dedup: bool) -> ModuleSharder:
-    """The sharder whose fused optimizer does to a row what `optimizer` does; `dedup` for EmbeddingCollections.
+def sharder_for(optimizer: RowOptimizer, unpooled: bool, dedup: bool) -> ModuleSharder:
+    """The sharder whose fused optimizer does to a row what `optimizer` does; of EmbeddingCollections if `unpooled`.
 
     Raises:
         UserError: fbgemm has no such optimizer on the CPU.
     """
     fused = _fused(optimizer)
-    return EmbeddingCollectionSharder(fused, use_index_dedup=True) if dedup else EmbeddingBagCollectionSharder(fused)
+    if unpooled:
+        return EmbeddingCollectionSharder(fused, use_index_dedup=dedup)
+    return EmbeddingBagCollectionSharder(fused)
 
 
 def _fused(optimizer: RowOptimizer) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from nestlab.batch import Batch
 from nestlab.embedding import EmbeddingStore
 from nestlab.errors import UserError
 from nestlab.interop import baseline_dedup
-from nestlab.interop.baseline_model import BaselineModel, JaggedBatch, collection
+from nestlab.interop.baseline_model import Bags, BaselineModel, JaggedBatch, Rows, Sequences, collection, of_sequences
 from nestlab.interop.baseline_plan import plan_by_hand, sharder_for
 from nestlab.models import RecModel
 
@@ -37,9 +37,9 @@ class Variant:
     Attributes:
         pipeline: `base` (one batch after the other) or `sparse_dist` (the next batch's ids travel meanwhile).
         sharding: `table_wise` (each rank some of the tables) or `row_wise` (consecutive rows of every table).
-        dedup: a rank sends and looks up an id once. torchrec 1.8 offers it for EmbeddingCollections alone; with one id
-            a sample and feature, which is then asked for, the sum of a bag is its row. On the CPU fbgemm lacks one of
-            its operators; NestLab's stands in (`nestlab.interop.baseline_dedup`).
+        dedup: a rank sends and looks up an id once. torchrec 1.8 offers it for EmbeddingCollections alone, which tables
+            of sequences are; of bags with one id a sample and feature, which is then asked for, the sum is its row. On
+            the CPU fbgemm lacks one of its operators; NestLab's stands in (`nestlab.interop.baseline_dedup`).
 
     Raises:
         UserError: a value that there is not.
@@ -87,9 +87,10 @@ class Baseline:
     ) -> None:
         self.variant = variant or Variant()
         store = model.embedding
+        self._sequences = of_sequences(store)
         if store.dtype != torch.float32:
             raise UserError(f"baseline: fbgemm's tables are float32; the store has {store.dtype}")
-        self._sharded = _shard(model, rows, self.variant)
+        self._sharded = _shard(model, rows, self.variant, self._sequences)
         _copy_weights(self._sharded, store)
         _set_states(self._sharded, store)
         kind = PIPELINES[self.variant.pipeline]
@@ -97,10 +98,11 @@ class Baseline:
 
     def batches(self, batches: Iterable[Batch]) -> list[JaggedBatch]:
         """Batches as torchrec takes them, to be converted before time is taken."""
-        return [JaggedBatch.of(batch, one_each=self.variant.dedup) for batch in batches]
+        one_each = self.variant.dedup and not self._sequences
+        return [JaggedBatch.of(batch, one_each) for batch in batches]
 
     def progress(self, iterator: Iterator[JaggedBatch]) -> tuple[Tensor, Tensor, Tensor]:
-        """The next batch: this rank's loss (0-d), predictions [B] and labels [B].
+        """The next batch: this rank's loss (0-d), predictions [B] or [B, k] and labels [B].
 
         Raises:
             StopIteration: the iterator is at its end, and everything is trained. Another iterator may follow.
@@ -121,18 +123,20 @@ class Baseline:
         return self._sharded.module.head.dense
 
 
-def _shard(model: RecModel, rows: Mapping[str, int], variant: Variant) -> DistributedModelParallel:
+def _shard(model: RecModel, rows: Mapping[str, int], variant: Variant, of_sequences: bool) -> DistributedModelParallel:
     if variant.dedup:
         baseline_dedup.provide()
-    tables = collection(model.embedding, rows, sequences=variant.dedup)
-    configs = tables.embedding_configs() if variant.dedup else tables.embedding_bag_configs()
+    unpooled = of_sequences or variant.dedup
+    tables = collection(model.embedding, rows, sequences=unpooled)
+    configs = tables.embedding_configs() if unpooled else tables.embedding_bag_configs()
+    view = Sequences if of_sequences else Rows if unpooled else Bags
     env = ShardingEnv.from_process_group(torch.distributed.group.WORLD)
     return DistributedModelParallel(
-        BaselineModel(tables, copy.deepcopy(model.dense)),
+        BaselineModel(tables, copy.deepcopy(model.dense), view),
         env=env,
         device=torch.device("cpu"),
         plan=plan_by_hand(configs, variant.sharding, env.world_size),
-        sharders=[sharder_for(model.embedding.optimizer, variant.dedup)],
+        sharders=[sharder_for(model.embedding.optimizer, unpooled, variant.dedup)],
     )
 
 

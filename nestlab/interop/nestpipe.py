@@ -16,16 +16,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torchrec import KeyedJaggedTensor
 
 from nestlab.batch import Batch
 from nestlab.embedding import Embedded
 from nestlab.errors import UserError
 from nestlab.exchange import Channel, LocalTransport, Transport
-from nestlab.interop.batch_form import BatchForm, joined
+from nestlab.interop.batch_form import BatchForm, Made, joined
 from nestlab.interop.tiered import Tiered
 from nestlab.interop.tiered_given import given
 from nestlab.interop.torchrec import from_kjt
 from nestlab.models import DenseOutput, RecModel
+from nestlab.models.sequence.jagged import sums_of_runs
 from nestlab.pipeline import Inline, Lanes, Pipeline
 from nestlab.pipeline.executors import Executor
 from nestlab.techniques import Techniques
@@ -49,9 +51,12 @@ class NestPipeTrainPipeline:
         techniques: what is turned on; see `nestlab techniques`.
         executor: None: a thread a lane where there is something to overlap.
         transport: None: by the default process group.
+        mean_over: a key of the KeyedJaggedTensor, if the loss is the mean over its ids (a sequence's positions) and not
+            over samples: so it is then of the global batch, however many a micro-batch or rank has. A loss that is no
+            mean is one an id [n].
 
-    A batch is a tuple, list or dataclass of a KeyedJaggedTensor and one or two tensors, in any order: of two the first
-    has the dense values [B, D], the last the labels [B]. A RecModel takes `nestlab.Batch`es, too.
+    A batch is a KeyedJaggedTensor, or a tuple, list or dataclass of one and up to two tensors, in any order: of two the
+    first has the dense values [B, D], the last the labels [B]. A RecModel takes `nestlab.Batch`es, too.
 
     Raises:
         UserError: the model is neither of the two, or the tables were made for other techniques.
@@ -66,7 +71,10 @@ class NestPipeTrainPipeline:
         *,
         executor: Executor | None = None,
         transport: Transport | None = None,
+        mean_over: str | None = None,
     ) -> None:
+        if mean_over is not None and isinstance(model, RecModel):
+            raise UserError("mean_over: a RecModel's batches say by their weights what a sample counts; leave it out")
         techniques = techniques or Techniques()
         self._transport = transport or _by_process_group(techniques, torch.device(device))
         self._part: _Around | None = None
@@ -74,7 +82,7 @@ class NestPipeTrainPipeline:
         if not isinstance(model, RecModel):
             self._tables = _tables_of(model)
             self._tables.spread(self._transport.mesh)
-            self._part = _Around(model, self._tables)
+            self._part = _Around(model, self._tables, mean_over)
             model = RecModel(self._tables.store, self._part)
         _equal_start(model.dense, self._transport)
         overlaps = techniques.pipeline_depth > 1 or techniques.micro_batches > 1
@@ -92,7 +100,7 @@ class NestPipeTrainPipeline:
     def progress(self, iterator: Iterator[Any]) -> Any:
         """Trains the next batch; what the model returned beside the loss, or a StepOutput for a RecModel.
 
-        With micro-batches tensors [b, …] of the parts are joined and those without a dimension averaged, by samples.
+        With micro-batches tensors [b, …] of the parts are joined and those without a dimension averaged as the loss is.
         With clustering samples come in another order, in all of them the same.
 
         Raises:
@@ -134,12 +142,12 @@ class NestPipeTrainPipeline:
 class _Around(nn.Module):
     """A torchrec model as the dense part of one of ours, and what its forwards returned, in order."""
 
-    def __init__(self, module: nn.Module, tables: Tiered) -> None:
+    def __init__(self, module: nn.Module, tables: Tiered, mean_over: str | None) -> None:
         super().__init__()
-        self.module = module
+        self.module, self._mean_over = module, mean_over
         self._tables = [tables]  # part of `module`, and not to be counted twice
         self._form: BatchForm | None = None
-        self._made: list[tuple[int, Any]] = []
+        self._made: list[Made] = []
 
     def take(self, batch: Any) -> Batch:
         """A batch of the model's, as the pipeline has it."""
@@ -150,15 +158,17 @@ class _Around(nn.Module):
             )
         self._form = form
         sparse, dense, labels = form.apart(batch)
-        return _with(self._tables[0].batch_of(sparse), dense, labels)
+        batch = _with(self._tables[0].batch_of(sparse), dense, labels)
+        return batch if self._mean_over is None else replace(batch, weights=_counts(sparse, self._mean_over).float())
 
     def forward(self, batch: Batch, embedded: Embedded) -> DenseOutput:
         tables = self._tables[0]
         sparse = tables.features_of(batch)
         with given(tables, sparse, embedded):
             loss, output = self.module(self._form.together(sparse, batch.dense, batch.labels))
-        self._made.append((batch.size, output))
-        return DenseOutput(_a_sample(loss, batch.size), batch.labels)
+        self._made.append(Made(batch.size, batch.total_weight, output))
+        counts = None if self._mean_over is None else _counts(sparse, self._mean_over)
+        return DenseOutput(_a_sample(loss, batch.size, counts), batch.labels)
 
     def collect(self, parts: int | None = None) -> Any:
         """The output of the next whole batch, whose parts were made since the last call; None: there was no batch."""
@@ -169,7 +179,7 @@ class _Around(nn.Module):
     def collect_each(self) -> list[Any]:
         """Every forward's own output."""
         made, self._made = self._made, []
-        return [output for _, output in made]
+        return [each.output for each in made]
 
 
 def _tables_of(model: nn.Module) -> Tiered:
@@ -200,13 +210,33 @@ def _with(sparse: Batch, dense: Tensor, labels: Tensor) -> Batch:
     return replace(sparse, dense=dense, labels=labels)
 
 
-def _a_sample(loss: Tensor, size: int) -> Tensor:
-    """[B] losses; a mean stands for each of its samples, so that the mean over the global batch comes out right."""
-    if loss.shape == (size,):
-        return loss
-    if loss.ndim:
-        raise UserError(f"NestPipeTrainPipeline: a loss of shape {list(loss.shape)}; return the mean, or one a sample")
-    return loss.expand(size)
+def _counts(sparse: KeyedJaggedTensor, key: str) -> Tensor:
+    """[B] int64: a sample's ids of a key.
+
+    Raises:
+        UserError: there is no such key.
+    """
+    keys = sparse.keys()
+    if key not in keys:
+        raise UserError(f"mean_over='{key}': the KeyedJaggedTensor has no such key; it has {', '.join(keys)}")
+    return sparse[key].lengths().to(torch.int64)
+
+
+def _a_sample(loss: Tensor, size: int, counts: Tensor | None) -> Tensor:
+    """[B] losses; a mean stands for each of its samples, so that the mean over the global batch comes out right.
+
+    Args:
+        counts: [B], of how many losses a sample's is the mean; None: of one.
+    """
+    if not loss.ndim:  # the mean of nothing is none, and would remain so times a weight of 0
+        return loss.expand(size) if counts is None or counts.any() else torch.zeros(size, device=loss.device)
+    wanted = size if counts is None else int(counts.sum())
+    if loss.shape != (wanted,):
+        each = "a sample" if counts is None else "an id of mean_over"
+        raise UserError(
+            f"NestPipeTrainPipeline: a loss of shape {list(loss.shape)}; return the mean, or one {each} [{wanted}]"
+        )
+    return loss if counts is None else sums_of_runs(loss[:, None], counts)[:, 0] / counts.clamp(min=1)
 
 
 def _by_process_group(techniques: Techniques, device: torch.device) -> Transport:

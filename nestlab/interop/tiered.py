@@ -82,15 +82,15 @@ class Tiered(FusedOptimizerModule, nn.Module):
         self._steps.settle()
 
     def batch_of(self, features: KeyedJaggedTensor) -> Batch:
-        """The features that the tables look up, as NestLab has them; without dense values, labels 0.
+        """The features as NestLab has them, those that no table looks up as `values`; no dense values, labels 0.
 
         Raises:
             UserError: the features do not fit the tables.
         """
-        return jagged(features, self._lookups, self._weighted).batch
+        return jagged(features, self._lookups, self._weighted, values=True).batch
 
     def features_of(self, batch: Batch) -> KeyedJaggedTensor:
-        """The way back, on the batch's storage; keys that no table looks up are gone."""
+        """The way back, on the batch's storage: keys in the tables' order, then those that no table looks up."""
         return features_of(batch, self._lookups)
 
     def spread(self, mesh: Mesh) -> None:

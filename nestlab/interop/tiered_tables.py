@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from torchrec import EmbeddingBagConfig, EmbeddingConfig, KeyedJaggedTensor
 
 
+_VALUE = ":"  # ahead of the name of a key that no table looks up; those of pairs begin with a number
+
+
 @dataclass(frozen=True)
 class Lookup:
     """One feature looked up in one table.
@@ -113,48 +116,62 @@ class Jagged:
     lengths: Tensor
 
 
-def jagged(kjt: KeyedJaggedTensor, pairs: Sequence[Lookup], weighted: bool) -> Jagged:
-    """Takes the features from a KeyedJaggedTensor; nothing is copied where its keys are the lookups' features.
+def jagged(kjt: KeyedJaggedTensor, pairs: Sequence[Lookup], weighted: bool, values: bool = False) -> Jagged:
+    """Takes the features from a KeyedJaggedTensor; nothing is copied where they are its first keys, in this order.
+
+    Args:
+        values: keys that no table looks up follow, as the batch's `values`, in the order given.
 
     Raises:
         UserError: a feature is missing, weights are missing, or the batch size varies by feature.
     """
     _check(kjt, pairs, weighted)
-    ids, lengths = kjt.values(), kjt.lengths().view(len(kjt.keys()), -1)
-    weights = kjt.weights() if weighted else None
-    if [pair.feature for pair in pairs] != kjt.keys():
-        column = {key: number for number, key in enumerate(kjt.keys())}
-        columns = [column[pair.feature] for pair in pairs]
-        ends = kjt.offset_per_key()
-        runs = [slice(ends[c], ends[c + 1]) for c in columns]
-        ids, weights = _join(ids, runs), None if weights is None else _join(weights, runs)
-        lengths = lengths[torch.tensor(columns)]
+    others = _not_looked_up(kjt.keys(), pairs) if values else ()
+    column = {key: number for number, key in enumerate(kjt.keys())}
+    columns = [column[key] for key in (*(pair.feature for pair in pairs), *others)]
+    lengths = kjt.lengths().view(len(column), -1)
+    ids, weights, lengths = _columns(kjt.values(), kjt.weights() if weighted else None, lengths, columns)
     size = lengths.shape[1]
     batch = Batch(
         dense=torch.zeros(size, 0),
-        features=tuple(pair.inner for pair in pairs),
+        features=(*(pair.inner for pair in pairs), *map(_VALUE.__add__, others)),
         ids=ids.to(torch.int64),
         lengths=lengths.reshape(-1).to(torch.int64),
         labels=torch.zeros(size),
         id_weights=weights,
+        values=tuple(map(_VALUE.__add__, others)),
     )
     return Jagged(batch, ids, lengths)
 
 
 def features_of(batch: Batch, pairs: Sequence[Lookup]) -> KeyedJaggedTensor:
-    """The KeyedJaggedTensor of a batch that `jagged` made, or of a part of it: each feature once."""
+    """The KeyedJaggedTensor of a batch that `jagged` made, or of a part of it: each feature once, then the values."""
     from torchrec import KeyedJaggedTensor
 
-    first = {pair.feature: number for number, pair in reversed(list(enumerate(pairs)))}
+    names = [*(pair.feature for pair in pairs), *(name.removeprefix(_VALUE) for name in batch.features[len(pairs) :])]
+    first = {name: number for number, name in reversed(list(enumerate(names)))}
     columns = sorted(first.values())
-    ids, weights, lengths = batch.ids, batch.id_weights, batch.feature_lengths()
-    if len(columns) < len(pairs):
-        ends = [0, *torch.cumsum(lengths.sum(dim=1), 0).tolist()]
-        runs = [slice(ends[c], ends[c + 1]) for c in columns]
-        ids, weights = _join(ids, runs), None if weights is None else _join(weights, runs)
-        lengths = lengths[torch.tensor(columns)]
-    keys = [pairs[c].feature for c in columns]
+    ids, weights, lengths = _columns(batch.ids, batch.id_weights, batch.feature_lengths(), columns)
+    keys = [names[c] for c in columns]
     return KeyedJaggedTensor(keys, ids, weights, lengths=lengths.reshape(-1), stride=batch.size)
+
+
+def _not_looked_up(keys: Sequence[str], pairs: Sequence[Lookup]) -> tuple[str, ...]:
+    known = {pair.feature for pair in pairs}
+    return tuple(key for key in keys if key not in known)
+
+
+def _columns(ids: Tensor, weights: Tensor | None, lengths: Tensor, columns: Sequence[int]):
+    """Ids [n], weights [n] and lengths [F, B] of some features; views where they are the first ones."""
+    first = columns == list(range(len(columns)))
+    if first and len(columns) == len(lengths):
+        return ids, weights, lengths
+    ends = [0, *torch.cumsum(lengths.sum(dim=1), 0).tolist()]
+    if first:
+        end = ends[len(columns)]
+        return ids[:end], None if weights is None else weights[:end], lengths[: len(columns)]
+    runs = [slice(ends[c], ends[c + 1]) for c in columns]
+    return _join(ids, runs), None if weights is None else _join(weights, runs), lengths[torch.tensor(columns)]
 
 
 def _check(kjt: KeyedJaggedTensor, pairs: Sequence[Lookup], weighted: bool) -> None:
