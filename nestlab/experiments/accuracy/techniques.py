@@ -169,7 +169,7 @@ def _panel(axes: Axes, groups: list, metric: str, sd: float, linear: float) -> N
     most = max((abs(rows[metric]).max() for _, rows in groups), default=0)
     edge = 10 ** np.ceil(np.log10(max(most, sd if np.isfinite(sd) else 0, 10 * linear)))
     ticks = [10.0**k for k in range(round(np.log10(linear)), round(np.log10(edge)) + 1)]
-    axes.set_xlim(-edge, edge)
+    axes.set_xlim(-1.3 * edge, 1.3 * edge)  # room for a mark that lies there
     axes.set_xticks([*(-t for t in reversed(ticks)), 0, *ticks], _names(ticks))
     axes.tick_params(axis="x", labelsize=7)
     axes.grid(False, axis="y")
@@ -206,13 +206,17 @@ def answers(frame: pd.DataFrame) -> list[dict]:
 
 def key_figures(frame: pd.DataFrame) -> dict[str, float]:
     """HR@10 of the plain loop and what each technique changes of it, in float32; of exact ones in float64 too."""
-    found = summary(frame).set_index(["case", "dtype"])
-    figures = {"hr10_plain": float(found.loc[(PLAIN, FLOAT32), "HR@10"])}
-    for (case, dtype), row in found.iterrows():
-        if case != PLAIN and dtype == FLOAT32:
-            figures[f"hr10_change_{_plain_name(case)}"] = float(row["Δ HR@10"])
+    found = summary(frame)
+    plain = found[(found["case"] == PLAIN) & (found["dtype"] == FLOAT32)].iloc[0]
+    figures = {"hr10_plain": float(plain["HR@10"])} | changes(found, "HR@10", "hr10_change")
     figures["exact_largest_change_float64"] = largest(frame, NESTPIPE, FLOAT64)
     return figures
+
+
+def changes(found: pd.DataFrame, metric: str, name: str) -> dict[str, float]:
+    """What each technique changes of a metric in float32, as `<name>_<technique>`; `found` is a summary."""
+    rows = found[(found["case"] != PLAIN) & (found["dtype"] == FLOAT32)]
+    return {f"{name}_{_plain_name(row['case'])}": float(row[f"Δ {metric}"]) for _, row in rows.iterrows()}
 
 
 def _plain_name(case: str) -> str:
