@@ -161,7 +161,9 @@ class Techniques:
 
         `exact` alone: the bits of the plain loop on as many ranks. With micro-batches sums stand in another order: the
         bits of the same micro-batches one after another, and the plain loop up to rounding. In bf16 the gradients of
-        weights are rounded once a micro-batch: up to 2⁻⁸ of the sum of their sizes.
+        weights are rounded once a micro-batch: up to 2⁻⁸ of the sum of their sizes. A dense part that draws random
+        numbers (dropout) or looks across samples (batch normalisation) gives others for micro-batches, and is not exact
+        there.
 
         A policy, clustering rule or schedule from outside is exact: each of its answers is checked before it is used.
         Of a transport from outside nobody knows before its tests: `not checked: `.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -19,9 +19,9 @@ from nestlab.training.plots import plot_curve
 
 # One dial: how much is trained. Rows bound real data too; a smaller data set is used whole.
 SCALES = {
-    "smoke": TrainOptions(rows=20_000, batch_size=128, max_steps=60, evaluations=2),
-    "quick": TrainOptions(rows=200_000, batch_size=512, evaluations=5),
-    "paper": TrainOptions(rows=None, batch_size=2048, epochs=1, evaluations=10),
+    "smoke": {"rows": 20_000, "batch_size": 128, "max_steps": 60, "evaluations": 2},
+    "quick": {"rows": 200_000, "batch_size": 512, "evaluations": 5},
+    "paper": {"batch_size": 2048, "epochs": 1, "evaluations": 10},
 }
 
 
@@ -42,7 +42,7 @@ class Quickstart:
         return str(self.steps)
 
     def curve(self) -> Figure:
-        """Training loss a step, and the held-out AUC and normalised entropy at each look."""
+        """Training loss a step, and the held-out metrics at each look."""
         return self._kept("learning_curve", plot_curve(self.history, self.trace.meta))
 
     def timeline(self, batches: int = 3) -> Figure:
@@ -73,7 +73,7 @@ class Quickstart:
 
 def quickstart(
     *,
-    dataset: str = "criteo",
+    dataset: str = "",
     data_root: str = "datasets",
     scale: str = "quick",
     device: str = "auto",
@@ -86,7 +86,9 @@ def quickstart(
     """Trains, evaluates and traces; leaves tables, figures and the trace in a run folder.
 
     Args:
-        changes: fields of `TrainOptions` that differ from the scale's own; those that are None, 0 or empty do not.
+        dataset: empty: the model's own.
+        changes: fields of `TrainOptions` that differ from the scale's own and the model's; those that are None, 0 or
+            empty do not.
 
     Raises:
         UserError: an unknown scale or data set, real data asked for by name but absent.
@@ -96,10 +98,11 @@ def quickstart(
         raise UserError(f"quickstart: scale={scale}: it must be one of {', '.join(SCALES)}")
     if world_size != 1:
         raise NotAvailableYet(f"quickstart: world_size={world_size} is not available yet; use world_size=1")
-    given = {name: value for name, value in changes.items() if value}
-    options = replace(SCALES[scale], dataset=dataset, data_root=data_root, device=device, seed=seed, **given)
+    told = {"data_root": data_root, "device": device, "seed": seed}
+    given = {name: value for name, value in ({"dataset": dataset} | changes).items() if value}
+    options = TrainOptions.of(**{**SCALES[scale], **told, **given})
     shared = {"scale": scale, "backend": backend, "world_size": world_size}
-    run = results.start("quickstart", {**asdict(options), **shared}, results_dir=results_dir, seed=seed)
+    run = results.start("quickstart", {**options.parameters, **shared}, results_dir=results_dir, seed=seed)
     with ExitStack() as ends_run:
         ends_run.enter_context(run)
         trained = _train(options, run)
@@ -110,4 +113,4 @@ def quickstart(
 def _train(options: TrainOptions, run: results.Run) -> Quickstart:
     recipe = assemble(options)
     history, metrics, trace = train_and_keep(recipe, run)
-    return Quickstart(options, recipe.dataset.info.title, history, metrics, trace, recipe.pipeline.schedule, run)
+    return Quickstart(options, recipe.info.title, history, metrics, trace, recipe.pipeline.schedule, run)

@@ -47,7 +47,8 @@ class Pipeline:
     one goes on ends there: `drain()` first.
 
     Args:
-        model: sparse and dense part; the dense part is moved to `device`.
+        model: sparse and dense part; the dense part is moved to `device`. Under micro-batches it is called once for
+            each: with dropout, which draws at every call, a frozen window is not exact.
         optimizer: torch optimizer over the dense part's parameters, or `Clipped(optimizer, max_norm)`. Row optimizers
             belong to the embedding store.
         techniques: the flags, from which the schedule is built.

@@ -186,7 +186,7 @@ def _check_taken(options: TrainOptions, techniques: Techniques) -> None:
     for name, value in (("admit", "show_click"), ("evict", "score")):
         if family != "clicks" and getattr(techniques, name) == value:
             raise UserError(
-                f"train: techniques: {name}={value} counts clicks, and the labels of model={model} are none; leave it out"
+                f"train: techniques: {name}={value} counts clicks, which model={model} has not as labels; leave it out"
             )
 
 

@@ -103,9 +103,8 @@ def test_a_cell_that_fails_under_papermill_is_a_failed_run(tmp_path):
 
 TRAIN = """
 import pathlib
-from dataclasses import replace
 from nestlab.experiments import kept, quickstart as module
-module.SCALES["long"] = replace(module.SCALES["smoke"], max_steps=100_000, evaluations=10_000)
+module.SCALES["long"] = dict(module.SCALES["smoke"], max_steps=100_000, evaluations=10_000)
 def told(*words, **options):
     pathlib.Path("busy").touch()
 kept.print = told

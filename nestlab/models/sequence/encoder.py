@@ -28,7 +28,9 @@ class Size:
         longest: events of the longest window; also what pointwise attention is divided by.
         head_dim: of queries, keys and values; None: dim / heads.
         hidden: of the feed-forward part, as a multiple of dim.
-        dropout: of what each layer adds.
+        dropout: of what each layer adds. Numbers are drawn anew at each call, from the generator of the rank: a batch
+            that is cut into micro-batches, or among more ranks, drops other values than the whole one, so that such
+            schedules are not exact with it. Those that keep batches whole are, and a restart goes on with the draws.
         seed: of the initial weights.
     """
 
