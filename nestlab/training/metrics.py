@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.stats import entropy
-from sklearn.metrics import log_loss, roc_auc_score
 
 from nestlab.errors import UserError
 
@@ -26,6 +24,10 @@ def binary_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, flo
     """
     if len(labels) == 0:
         return dict.fromkeys(("auc", "log_loss", "ne", "label_rate", "mean_prediction"), float("nan"))
+    # Late: they take longer to import than all of NestLab, and many a process trains without a look at held-out data.
+    from scipy.stats import entropy
+    from sklearn.metrics import log_loss, roc_auc_score
+
     rate = float(np.mean(labels))
     both = 0.0 < rate < 1.0
     predictions = predictions.astype(np.float64)

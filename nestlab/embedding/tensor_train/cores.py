@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from nestlab.embedding import optimizers_torch, record_kernels
@@ -217,6 +216,8 @@ def _salt(table: str, seed: int, core: int) -> int:
 
 def _sampled_gaussian(size: tuple[int, int], salt: int) -> np.ndarray:
     """[slices, width] float64 of variance 1, by inversion of the counter-based uniform numbers that rows start with."""
+    from scipy.special import ndtr, ndtri  # late: few processes make cores, and it takes a third of a second
+
     uniform, slices = np.empty(size), np.arange(size[0])
     bounds = np.ones(1)
     record_kernels.initialise(
@@ -229,4 +230,6 @@ def _sampled_gaussian(size: tuple[int, int], salt: int) -> np.ndarray:
 
 def _tail_variance(cut: float) -> float:
     """Of a standard normal number beyond ±cut: 1 + cut·φ(cut) / Φ(−cut)."""
+    from scipy.special import ndtr
+
     return 1.0 + cut * math.exp(-cut * cut / 2) / math.sqrt(2 * math.pi) / float(ndtr(-cut))
