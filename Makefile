@@ -20,7 +20,8 @@ TEST := $(VENV)/nestlab-test.$(HASH)
 LAB := $(VENV)/nestlab-lab.$(HASH)
 TORCHREC := $(BIN)/python -m nestlab.interop.install
 # In the order of files: those with few tests, such as the notebooks, take longest and must not come last.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Bytecode is kept even where the caller's environment forbids it: the tests start hundreds of processes.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help reproduce test test-full lab bench torchrec clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -19,6 +20,26 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 PROJECT = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("NESTLAB_TEST_DATA", PROJECT.parent / "shared" / "data"))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """On a fresh checkout two workers compile different kernels, which all find in numba's cache from then on.
+
+    Else both would compile the same ones at the same time, since files that need the same kernels lie side by side.
+    """
+    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) not in ("gw0", "gw1"):
+        return
+    with contextlib.suppress(Exception):  # what is broken the tests say
+        import torch
+
+        torch.set_num_threads(1)
+        if worker == "gw0":
+            import rank_imports  # noqa: F401
+        else:
+            from nestlab.embedding.tensor_train import ecorec_numba
+
+            for dtype in (torch.float32, torch.float64):
+                ecorec_numba.warm_up(dtype)
 
 
 @pytest.fixture(scope="session")
