@@ -16,7 +16,7 @@ from nestlab import Techniques
 from nestlab.embedding import RowWiseAdagrad, Tiers
 from nestlab.interop.torchrec import NestPipeTrainPipeline, TieredEmbeddingCollection
 
-ITEMS, ACTIONS, DIM, LONGEST, NEGATIVES, BATCH, STEPS = 3_000, 8, 32, 24, 16, 48, 60
+ITEMS, ACTIONS, DIM, LONGEST, NEGATIVES, BATCH, STEPS = 3_000, 8, 32, 24, 16, 48, 40
 
 TABLES = [
     EmbeddingConfig(

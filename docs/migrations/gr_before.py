@@ -15,7 +15,7 @@ from torchrec import EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
 from torchrec.distributed.train_pipeline import TrainPipelineBase
 from torchrec.optim import RowWiseAdagrad
 
-ITEMS, ACTIONS, DIM, LONGEST, NEGATIVES, BATCH, STEPS = 3_000, 8, 32, 24, 16, 48, 60
+ITEMS, ACTIONS, DIM, LONGEST, NEGATIVES, BATCH, STEPS = 3_000, 8, 32, 24, 16, 48, 40
 
 TABLES = [
     EmbeddingConfig(
