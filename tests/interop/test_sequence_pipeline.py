@@ -67,7 +67,15 @@ class Watching(nn.Module):
         wrong = wrong.masked_fill(wrong_ids == features["target"].values()[:, None], -torch.inf)
         right = (state * rows["target"].values()).sum(1, keepdim=True) * 10
         losses = -torch.cat([right, wrong], 1).log_softmax(1)[:, 0]
-        return losses.mean() if self.mean else losses, {"loss": losses.detach().mean(), "scores": right.detach()}
+        output = {"loss": losses.detach().mean(), "scores": right.detach()}
+        return _masked_mean(losses, self.mix.bias.sum()) if self.mean else losses, output
+
+
+def _masked_mean(losses: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    """As padded models take it: what is computed for padding counts 0 times. Of no position 0 / 0, gradients too."""
+    mask = torch.ones(len(losses) + 1)
+    mask[-1] = 0
+    return (torch.cat([losses, padding[None]]) * mask).sum() / mask.sum()
 
 
 def batch(number: int, size: int = SIZE, empty: slice = slice(2, 3)) -> Batch:
