@@ -15,6 +15,9 @@ from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from nbformat.v4 import new_code_cell, new_notebook
 
+from nestlab import results
+from nestlab.notebook import parameters
+
 PROJECT = Path(__file__).resolve().parents[2]
 QUICKSTART = PROJECT / "notebooks" / "00_quickstart.ipynb"
 
@@ -41,6 +44,22 @@ def command(words: list[Any], cwd: Path, check: bool = True) -> subprocess.Compl
     done = subprocess.run([str(word) for word in words], cwd=cwd, capture_output=True, text=True)
     assert not check or done.returncode == 0, done.stderr
     return done
+
+
+def require_complete(folder: Path) -> None:
+    """`nestlab run` without real data left a run in this results folder: it says so, and nothing of it is missing."""
+    frame = results.list_runs(folder)
+    own = frame[frame["via"] == "nestlab run"].iloc[0]
+    assert own["status"] == "ok" and own["dataset"]["kind"] == "synthetic" and own["summary"]
+    run = results.load(own["path"])
+    assert run.tables
+    assert pictures(run.path / "notebook.ipynb") == len(list((run.path / "figures").glob("*.png"))) > 0
+
+
+def pictures(notebook: Path) -> int:
+    """How many pictures a reader of the executed notebook sees."""
+    cells = parameters.read_notebook(notebook)["cells"]
+    return sum("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
 
 
 class Kernel:

@@ -220,12 +220,14 @@ def test_a_wrong_parameter_fails_before_a_run_exists(write, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_three_at_once_all_finish(write, tmp_path):
+def test_four_at_once_all_finish(write, tmp_path):
+    """More than there are cores: each has the kernel, the ports and the folder of its own."""
     notebook = write("run.summary(rows=rows)")
-    started = [begin(notebook, "-p", f"rows={rows}") for rows in (1, 2, 3)]
-    assert [process.wait() for process in started] == [0, 0, 0]
+    started = [begin(notebook, "-p", f"rows={rows}") for rows in (1, 2, 3, 4)]
+    assert [process.wait() for process in started] == [0] * 4
     frame = results.list_runs(tmp_path / "results")
-    assert sorted(summary["rows"] for summary in frame["summary"]) == [1, 2, 3]
+    assert list(frame["status"]) == ["ok"] * 4
+    assert sorted(summary["rows"] for summary in frame["summary"]) == [1, 2, 3, 4]
 
 
 def test_the_kernel_is_this_interpreter_whatever_is_installed(write, tmp_path, monkeypatch):

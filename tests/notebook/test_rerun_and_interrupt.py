@@ -135,7 +135,9 @@ def start_at_once(notebook: Path, folder: Path, *words: str) -> list[int]:
     return [process.wait() for process in started]
 
 
+@pytest.mark.slow
 def test_eight_at_once_all_finish(tmp_path):
+    """Its fast neighbour is `test_four_at_once_all_finish` of the runner's tests."""
     parameters = 'rows: int = 3\nresults: str = "results"'
     start = "from nestlab import results as store\nrun = store.start('light', {'rows': rows}, results_dir=results)"
     light = write_notebook(tmp_path / "light.ipynb", parameters, start, "run.finish()")

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
-from driving import PROJECT, QUICKSTART, command, kernel, module, python, write_notebook
+from driving import PROJECT, QUICKSTART, command, kernel, module, python, require_complete, write_notebook
 
 from nestlab import results
 
@@ -121,7 +121,7 @@ def test_a_plain_program_is_a_library_user(tmp_path):
 def ways(tmp_path_factory) -> dict[str, results.LoadedRun]:
     """The quickstart in three ways, each in a folder of its own."""
     folders = {way: tmp_path_factory.mktemp(way) for way in ("command", "papermill", "by-hand")}
-    given = {"scale": "smoke", "dataset": "criteo-synth", "data_root": str(folders["command"])}
+    given = {"scale": "smoke", "data_root": str(folders["command"])}
     words = [part for name, value in given.items() for part in ("-p", f"{name}={value}")]
     command([sys.executable, "-m", "nestlab.cli", "run", QUICKSTART, *words], folders["command"])
     pairs = [part for name, value in given.items() for part in ("-p", name, value)]
@@ -163,6 +163,10 @@ def test_three_ways_leave_the_same_folder_and_manifest(ways):
         assert other["params"] == {name: value for name, value in first["params"].items() if name != "results"}
         equal = first["summary"].keys() - TIMING_FIGURES
         assert {name: other["summary"][name] for name in equal} == {name: first["summary"][name] for name in equal}
+
+
+def test_the_command_without_real_data_leaves_a_complete_run(ways):
+    require_complete(ways["command"].path.parents[1])
 
 
 def test_the_project_is_not_written_to(ways):

@@ -28,6 +28,7 @@ TIERS = (
 DEPTHS, PARTS = (1, 2, 3, 4, 5), (1, 2, 4, 8)
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "lazy_adam")
 EXECUTORS = ("lanes", "shuffled:0", "shuffled:1")
+STEPS = 24  # of the pairs; presets, clipping and the full product take 50
 
 
 def _text(tier: str, depth: int, parts: int) -> str:
@@ -76,7 +77,7 @@ def plain(ranks) -> References:
 
 @pytest.mark.parametrize(("tier", "depth", "parts", "optimizer", "executor"), _pairwise())
 def test_two_ranks_equal_the_plain_loop(ranks, plain, tier, depth, parts, optimizer, executor):
-    case = Case(_text(tier, depth, parts), executor, optimizer)
+    case = Case(_text(tier, depth, parts), executor, optimizer, steps=STEPS)
     assert same_bits(merged(ranks.run(learn, case)), plain(case))
 
 
@@ -101,9 +102,9 @@ def test_presets_and_clustering_equal_the_plain_loop(ranks, plain):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_frozen_window_equals_one_full_batch(ranks, optimizer):
     """Float64; only the order of sums moved."""
-    whole = merged(ranks.run(learn, Case("", "inline", optimizer, torch.float64, steps=20)))
+    whole = merged(ranks.run(learn, Case("", "inline", optimizer, torch.float64, steps=12)))
     for parts in (2, 8, 16):  # 16: more than a rank has samples
-        found = merged(ranks.run(learn, Case(f"micro_batches={parts}", "inline", optimizer, torch.float64, steps=20)))
+        found = merged(ranks.run(learn, Case(f"micro_batches={parts}", "inline", optimizer, torch.float64, steps=12)))
         assert _difference(whole, found) < 1e-10, parts
 
 
@@ -112,7 +113,7 @@ def test_a_frozen_window_equals_one_full_batch(ranks, optimizer):
 def test_two_ranks_equal_one(ranks, optimizer, text):
     """The global batch does not depend on the world size; slices are unequal, with weights, some of them empty."""
     for size, clip in ((14, None), (7, 0.05), (1, None)):
-        case = Case(text, "inline", optimizer, torch.float64, size=size, clip=clip, steps=15)
+        case = Case(text, "inline", optimizer, torch.float64, size=size, clip=clip, steps=10)
         assert _difference(alone(case), merged(ranks.run(learn, case))) < 1e-10, case
 
 
