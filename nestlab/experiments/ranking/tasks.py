@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from nestlab import plotting
 from nestlab.experiments.accuracy.paired import spread
 from nestlab.experiments.nestpipe.tables import Said
+from nestlab.experiments.ranking.models import difference
 from nestlab.experiments.ranking.settings import MODELS
 
 METRICS = {"AUC": 0.5, "GAUC": 0.5, "NE": 1.0}  # and what knowing nothing of a row comes to
@@ -55,35 +56,37 @@ def says(frame: pd.DataFrame) -> Said:
     lines = [_of_model(model, part) for model, part in enough.groupby("model", sort=False)]
     if len(few):
         lines.append(f"Of *{', '.join(few)}* fewer than {FEW} held-out rows say yes: nothing is concluded of them.")
-    return Said(" ".join([*lines, _encoders(enough)]))
+    return Said(" ".join([*lines, _encoders(frame[frame["positives"] >= FEW])]))
 
 
 def _of_model(model: str, part: pd.DataFrame) -> str:
     best, worst = part.loc[part["AUC"].idxmax()], part.loc[part["AUC"].idxmin()]
-    beyond = part[part["NE"] >= 1]["task"]
+    beyond, inside = part[part["NE"] >= 1]["task"], part[part["GAUC"] <= 0.5]["task"]
     text = (
         f"{model}: AUC from {worst['AUC']:.4f} ({worst['task']}) to {best['AUC']:.4f} ({best['task']}), NE from "
         f"{part['NE'].min():.4f} to {part['NE'].max():.4f}"
     )
+    if len(inside):
+        text += f"; *{', '.join(inside)}*: within a user's rows **no better than chance** (GAUC of 0.5 or less)"
     if len(beyond):
         text += f"; *{', '.join(beyond)}*: **no better than the rate itself** (NE of 1 or more)"
     return f"{text}."
 
 
 def _encoders(enough: pd.DataFrame) -> str:
-    """Where HSTU's AUC is beyond the spread over seeds from attention's."""
-    one, other = MODELS["multitask"], MODELS["multitask_hstu"]
-    table = enough.set_index(["model", "task"])
-    if table.empty or table["AUC sd"].isna().any():
+    """Where the interval over seeds of HSTU's AUC less attention's is on one side of 0."""
+    one, other = (enough[enough["model"] == MODELS[name]] for name in ("multitask", "multitask_hstu"))
+    gaps = {task: difference(one[one["task"] == task], other[other["task"] == task], "AUC") for task in _tasks(enough)}
+    if not gaps or any(np.isnan(gap.low) for gap in gaps.values()):
         return ""
-    gaps = {}
-    for task in table.loc[one].index:
-        gap = table.loc[(other, task), "AUC"] - table.loc[(one, task), "AUC"]
-        if abs(gap) > max(table.loc[(model, task), "AUC sd"] for model in (one, other)):
-            gaps[task] = gap
-    if not gaps:
-        return "HSTU as encoder and attention are within the spread over seeds of each other, for every action."
-    return f"AUC of HSTU as encoder less attention's, where it is beyond the spread over seeds: {_listed(gaps)}."
+    shown = {task: gap.mean for task, gap in gaps.items() if gap.low > 0 or gap.high < 0}
+    if not shown:
+        return "For no action does HSTU as encoder differ from attention beyond what seeds do."
+    return f"AUC of HSTU as encoder less attention's, where it is beyond what seeds do: {_listed(shown)}."
+
+
+def _tasks(frame: pd.DataFrame) -> list[str]:
+    return list(frame["task"].unique())
 
 
 def _listed(gaps: dict[str, float]) -> str:
@@ -93,7 +96,7 @@ def _listed(gaps: dict[str, float]) -> str:
 def plot(frame: pd.DataFrame, title: str) -> Figure:
     """A panel a metric, two bars an action from what knowing nothing comes to, a mark a seed; pale: few positives."""
     found = by_task(frame)
-    models, tasks = list(found["model"].unique()), list(found["task"].unique())
+    models, tasks = list(found["model"].unique()), _tasks(found)
     with plotting.style():
         figure = plotting.new_figure(11.5, 4.0)
         for axes, (metric, base) in zip(figure.subplots(1, len(METRICS)), METRICS.items(), strict=True):
@@ -105,7 +108,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
             axes.grid(False, axis="x")
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         for number, model in enumerate(models):
-            figure.axes[0].bar([0], [0], label=model, **plotting.bar_style(number))
+            figure.axes[0].bar([0], [0], bottom=METRICS["AUC"], label=model, **plotting.bar_style(number))
         figure.axes[0].plot([], [], "o", color=plotting.INK, markersize=3, label="a seed")
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, title=_LEGEND)

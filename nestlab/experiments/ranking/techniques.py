@@ -16,6 +16,7 @@ from nestlab.experiments.accuracy.paired import FLOAT32, FLOAT64, differences, l
 from nestlab.experiments.nestpipe.cases import NESTPIPE
 from nestlab.experiments.nestpipe.tables import Said
 from nestlab.experiments.ranking.looking import METRICS
+from nestlab.results.intervals import of_mean
 
 # Largest difference of any weight after a whole training in float64 that other orders of sums may leave.
 TOLERANCE = 1e-9
@@ -31,13 +32,13 @@ def digest(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def says(frame: pd.DataFrame) -> Said:
-    """Whether exact is exact, what rounding alone does, what inexact ones cost against the spread over seeds."""
+    """Whether exact is exact, what rounding alone does, and what inexact ones cost, as far as seeds can tell."""
     apart, plain = differences(frame, METRICS), frame[(frame["case"] == PLAIN) & (frame["dtype"] == FLOAT32)]
     exact = apart[apart["declared"].str.startswith("exact")]
     sd = spread(plain["AUC"])
     text = f"The plain loop's AUC of clicks is {plain['AUC'].mean():.4f}"
     text += ", of one seed." if np.isnan(sd) else f", with a standard deviation of {sd:.4f} over {len(plain)} seeds."
-    lines = [text, _bits(exact), _rounding(exact), _costs(summary(frame, METRICS), sd)]
+    lines = [text, _bits(exact), _rounding(exact), _costs(apart)]
     return Said(" ".join(filter(None, lines)))
 
 
@@ -56,24 +57,31 @@ def _rounding(exact: pd.DataFrame) -> str:
     text = ""
     if len(double):
         weight, metric = double["weight_difference"].max(), double[list(METRICS)].abs().to_numpy().max()
+        moved = f"no metric differs by more than {metric:.1e}" if metric else "no metric differs at all"
         place = "within" if weight <= TOLERANCE else "**beyond**"
         text = (
             f"In float64 *{', '.join(double['case'].unique())}* end with weights within {weight:.1e} of the plain "
-            f"loop's, {place} the tolerance of {TOLERANCE:g}; no metric differs by more than {metric:.1e}."
+            f"loop's, {place} the tolerance of {TOLERANCE:g}; {moved}."
         )
     if len(single):
         most = single[list(METRICS)].abs().to_numpy().max()
-        text += f" In float32 the same rounding, step by step, moves a metric by up to {most:.1e}."
+        text += (
+            f" In float32 the same rounding, step by step, moves a metric by up to {most:.1e}: smaller changes may be "
+            "rounding as well."
+        )
     return text
 
 
-def _costs(found: pd.DataFrame, sd: float) -> str:
-    """Of inexact ones; what is below the spread over seeds is no cost that these trainings show."""
+def _costs(apart: pd.DataFrame) -> str:
+    """Of inexact ones, with the 95 % interval over seeds; where it holds 0, these trainings show no cost."""
     parts = []
-    for _, row in found[found["declared"].str.startswith("inexact")].iterrows():
-        cost = row["Δ AUC"]
-        against = "" if np.isnan(sd) else f" ({'within' if abs(cost) <= sd else '**beyond**'} that deviation)"
-        parts.append(f"*{row['case']}* {cost:+.4f}{against}")
+    for case, rows in apart[apart["declared"].str.startswith("inexact")].groupby("case", sort=False):
+        cost = of_mean(rows["AUC"])
+        if np.isnan(cost.low):
+            parts.append(f"*{case}* {cost.mean:+.4f}, of one seed")
+            continue
+        place = "none that shows" if cost.low <= 0 <= cost.high else "**beyond what seeds do**"
+        parts.append(f"*{case}* {cost.mean:+.4f} ({cost.low:+.4f} to {cost.high:+.4f}: {place})")
     return f"Declared inexact, change of AUC: {'; '.join(parts)}." if parts else ""
 
 
