@@ -136,7 +136,7 @@ def test_each_family_has_its_judge(model, judge):
 def test_retrieval_is_what_the_accuracy_study_trains(tmp_path):
     """Both make model, windows and order of their own options: equal losses, in cores of a tensor train too.
 
-    Broken on purpose: the newest windows alone; another seed of negatives; ROWS_AN_ID in one of the two.
+    Broken on purpose: the newest windows alone; another seed of negatives. It failed.
     """
     names = ("dataset", "rows", "dim", "history", "negatives", "blocks", "batch_size")
     same = {name: NEXT_ITEM[name] for name in names} | {"data_root": str(tmp_path), "epochs": 1, "seed": 3}
