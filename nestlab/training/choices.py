@@ -36,7 +36,7 @@ _EVENTS = {"dataset": "kuairand", "history": 50}
 _NEXT_ITEM = {
     **_EVENTS,
     "batch_size": 256,
-    "epochs": 4,
+    "epochs": 5,
     "optimizer": "rowwise_adagrad",
     "lr": 0.3,
     "dense_lr": 0.003,

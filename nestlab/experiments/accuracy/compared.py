@@ -31,3 +31,8 @@ def inexact(world_size: int, tt_rank: int) -> list[Case]:
 def reordered(case: Case) -> bool:
     """Whether its sums stand in another order than the plain loop's."""
     return case.flags.micro_batches > 1
+
+
+def in_float64(parts: int) -> list[Case]:
+    """What is trained in float64 too: exact, in another order of sums. FWP alone adds those that it adds under DBP."""
+    return [case for case in exact(parts) if reordered(case) and case.flags.pipeline_depth > 1]

@@ -57,22 +57,32 @@ def says(frame: pd.DataFrame) -> Said:
 
 
 def alike(frame: pd.DataFrame) -> dict[str, str]:
-    """Case that stands for a curve → all cases that have this very curve, every seed and bit of it, as one label."""
-    curves: dict[bytes, list[str]] = {}
-    for case, part in frame.groupby("case", sort=False):
-        values = part.sort_values(["seed", "step"])["loss"].to_numpy(dtype=np.float64)
-        curves.setdefault(values.tobytes(), []).append(case)
-    return {cases[0]: " = ".join(cases) for cases in curves.values()}
+    """Case that stands for a curve → all cases that have this very curve, bit by bit in their seeds, as one label."""
+    curves: dict[str, dict[int, bytes]] = {}
+    for (case, seed), part in frame.groupby(["case", "seed"], sort=False):
+        curves.setdefault(case, {})[seed] = part.sort_values("step")["loss"].to_numpy(dtype=np.float64).tobytes()
+    found: dict[str, list[str]] = {}
+    for case, own in curves.items():
+        same = (first for first in found if own.items() <= curves[first].items())
+        found.setdefault(next(same, case), []).append(case)
+    return {first: " = ".join(cases) for first, cases in found.items()}
+
+
+def of_all(frame: pd.DataFrame) -> pd.DataFrame:
+    """The seeds that every case was trained in: means over others would not be of the same trainings."""
+    cases = frame.groupby("seed")["case"].nunique()
+    return frame[frame["seed"].isin(cases[cases == frame["case"].nunique()].index)]
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """Left the loss, means over seeds; right the distance to plain's curve, the largest of all seeds."""
+    """Left the loss, means over the seeds of all; right the distance to plain's curve, the largest of any seed."""
+    shared = of_all(frame)
     far = apart(frame).assign(loss=lambda each: each["loss"].abs())
     with plotting.style():
         figure = plotting.new_figure(11.0, 4.2)
         left, right = figure.subplots(1, 2)
         for number, (case, label) in enumerate(alike(frame).items()):
-            _line(left, frame[frame["case"] == case].groupby("step")["loss"].mean(), number, label)
+            _line(left, shared[shared["case"] == case].groupby("step")["loss"].mean(), number, label)
             values = far[far["case"] == case].groupby("step")["loss"].max()
             _line(right, values[values > 0], number)
         left.set(xlabel="step", ylabel="training loss, nats")

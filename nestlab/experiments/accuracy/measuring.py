@@ -131,15 +131,17 @@ class Looked:
 
 
 def _in_float32(bench: Bench, seed: int, found: Measured) -> Looked:
-    """Every technique; the plain training. What is exact is compared with its micro-batches in order too."""
+    """The plain training; the inexact techniques and, in the first seeds, the exact ones, which are compared with their
+    micro-batches in order too: what is exact has no spread to be learnt from further seeds."""
     s = bench.settings
     plain = _looked(bench, Training(compared.REFERENCE, s.model, seed), exact=True)
     serial: dict[tuple, Known] = {}
-    for case in (compared.REFERENCE, *compared.exact(s.micro_batches), *compared.inexact(s.world_size, s.tt_rank)):
+    exact = compared.exact(s.micro_batches) if seed - s.seed < s.exact_seeds else ()
+    for case in (compared.REFERENCE, *exact, *compared.inexact(s.world_size, s.tt_rank)):
         training = Training(case, s.model, seed)
         looked = plain if case is compared.REFERENCE else _looked(bench, training, exact=case.exact)
         row = looked.row(bench, plain)
-        if looked.known is not None and seed - s.seed < s.exact_seeds:
+        if looked.known is not None:
             row["equal_in_order"] = looked.known.distance(_in_order(bench, training, plain, serial)).equal
         found.rows["techniques"].append(row)
         for step, loss in zip(*curves.thinned(looked.trained.losses), strict=True):
@@ -166,7 +168,7 @@ def _in_float64(bench: Bench, seed: int) -> Iterator[Figures]:
     s = bench.settings
     plain, plain_scorer = _scored(bench, Training(compared.REFERENCE, s.model, seed, torch.float64))
     yield plain.row(bench, plain)
-    for case in filter(compared.reordered, compared.exact(s.micro_batches)):
+    for case in compared.in_float64(s.micro_batches):
         looked, own = _scored(bench, Training(case, s.model, seed, torch.float64))
         yield looked.row(bench, plain) | _bound(bench, looked, plain_scorer, own)
 

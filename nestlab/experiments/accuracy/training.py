@@ -141,4 +141,5 @@ def build_model(settings: Settings, training: Training, sequences: SequenceData,
 def sequence_options(settings: Settings, seed: int) -> SequenceOptions:
     """All events count, all windows of a user are trained on, and parts are borders in time."""
     s = settings
-    return SequenceOptions(history=s.history, split="time", windows="all", negatives=s.negatives, seed=seed)
+    how = {"split": "time", "windows": "all", "heldout": s.later}
+    return SequenceOptions(history=s.history, negatives=s.negatives, seed=seed, **how)

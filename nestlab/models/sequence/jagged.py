@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from nestlab.batch import Batch
 
-WASTE = 1.1  # a block's longest sample over its shortest, at most
+WASTE = 1.1  # a block's longest sample over its shortest, at most, where the block is not small
+SMALL = 1 << 14  # pairs that cost less than the calls that a block takes, however much of them is padding
 SHORTEST = 1e-12  # a row's length counts as this at least
 PAIRS = 1 << 22  # events of a block times its longest sample, at most: what one head's scores hold
 
@@ -52,7 +53,8 @@ class Block:
 def blocks_of(lengths: Tensor) -> list[Block]:
     """Every sample with an event, shortest first; the lengths [B] are needed on the host.
 
-    Padding is at most a tenth of a block, or one event a sample.
+    Padding is at most a tenth of a block's events, or one event a sample; more in blocks of few pairs alone, where a
+    block of its own would cost more.
     """
     starts = torch.cumsum(lengths, 0) - lengths
     order = torch.argsort(lengths, stable=True)
@@ -73,8 +75,9 @@ def _spans(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     for place in range(first + 1, len(lengths) + 1):
         done = place == len(lengths)
         longest = lengths[-1] if done else lengths[place]
-        wide = not done and longest > max(WASTE * lengths[first], lengths[first] + 1)
-        if done or wide or (place + 1 - first) * longest * longest > PAIRS:
+        pairs = (place + 1 - first) * longest * longest
+        wide = not done and longest > max(WASTE * lengths[first], lengths[first] + 1) and pairs > SMALL
+        if done or wide or pairs > PAIRS:
             yield first, place
             first = place
 
