@@ -71,7 +71,10 @@ def test_a_difference_is_to_plain_of_the_same_seed_and_dtype(frame):
 def test_what_is_said_and_answered_of_techniques(frame):
     said = techniques.says(frame)
     assert "change no rank and all metrics by exactly 0" in said and "*DBP* keeps every rank" in said
-    assert f"*{TT}* -0.0300, 3.0 of those deviations" in said
+    assert f"*{TT}* -0.0300 (-0.0300 to -0.0300: **beyond what seeds do**)" in said
+    spread = frame.copy()
+    spread.loc[spread["case"] == TT, "HR@10"] += 0.02 * (spread["seed"] - 1)
+    assert f"*{TT}* -0.0300 (-0.0797 to +0.0197: none that shows)" in techniques.says(spread)
     worse = frame.copy()
     worse.loc[(worse["case"] == "FWP") & (worse["dtype"] == paired.FLOAT64), ["HR@10", "changed"]] = 0.5, 7
     assert "change 21 ranks and all metrics by up to **" in techniques.says(worse)

@@ -29,6 +29,7 @@ from nestlab.experiments.accuracy.paired import (
 )
 from nestlab.experiments.nestpipe.cases import NESTPIPE
 from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.results.intervals import of_mean
 
 _LINEAR = 1e-4  # of the symmetric logarithmic axis: one held-out sample of ten thousand
 
@@ -61,8 +62,8 @@ def _with(mean: float, sd: float, form: str) -> str:
 
 
 def says(frame: pd.DataFrame) -> Said:
-    """Whether exact is exact, what rounding alone does, what inexact ones cost against the spread over seeds."""
-    found, apart = summary(frame), differences(frame)
+    """Whether exact is exact, what rounding alone does, what inexact ones cost, with its interval over seeds."""
+    apart = differences(frame)
     plain = frame[(frame["case"] == PLAIN) & (frame["dtype"] == FLOAT32)]
     sd, count = spread(plain["HR@10"]), int(plain["samples"].iloc[0])
     exact = apart[apart["declared"].str.startswith("exact")]
@@ -72,7 +73,7 @@ def says(frame: pd.DataFrame) -> Said:
         + (f", with a standard deviation of {sd:.4f} over {len(plain)} seeds." if len(plain) > 1 else ", of one seed."),
         _zero(exact[exact["dtype"] == FLOAT64]),
         _rounding(exact[exact["dtype"] == FLOAT32]),
-        _costs(found, sd),
+        costs(apart, "HR@10"),
     ]
     return Said(" ".join(filter(None, lines)))
 
@@ -105,14 +106,17 @@ def _rounding(rows: pd.DataFrame) -> str:
     )
 
 
-def _costs(found: pd.DataFrame, sd: float) -> str:
-    inexact = found[found["declared"].str.startswith("inexact")]
+def costs(apart: pd.DataFrame, metric: str) -> str:
+    """Of inexact ones, with the 95 % interval over seeds; where it holds 0, these trainings show no change."""
     parts = []
-    for _, row in inexact.iterrows():
-        cost = row["Δ HR@10"]
-        against = "" if np.isnan(sd) or sd == 0 else f", {abs(cost) / sd:.1f} of those deviations"
-        parts.append(f"*{row['case']}* {cost:+.4f}{against}")
-    return f"Declared inexact, change of HR@10: {'; '.join(parts)}." if parts else ""
+    for case, rows in apart[apart["declared"].str.startswith("inexact")].groupby("case", sort=False):
+        cost = of_mean(rows[metric])
+        if np.isnan(cost.low):
+            parts.append(f"*{case}* {cost.mean:+.4f}, of one seed")
+            continue
+        place = "none that shows" if cost.low <= 0 <= cost.high else "**beyond what seeds do**"
+        parts.append(f"*{case}* {cost.mean:+.4f} ({cost.low:+.4f} to {cost.high:+.4f}: {place})")
+    return f"Declared inexact, change of {metric}: {'; '.join(parts)}." if parts else ""
 
 
 def plot(frame: pd.DataFrame, title: str, metrics: Sequence[str] = CONSISTENCY, linear: float = _LINEAR) -> Figure:

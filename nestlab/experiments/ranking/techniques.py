@@ -16,7 +16,6 @@ from nestlab.experiments.accuracy.paired import FLOAT32, FLOAT64, differences, l
 from nestlab.experiments.nestpipe.cases import NESTPIPE
 from nestlab.experiments.nestpipe.tables import Said
 from nestlab.experiments.ranking.looking import METRICS
-from nestlab.results.intervals import of_mean
 
 # Largest difference of any weight after a whole training in float64 that other orders of sums may leave.
 TOLERANCE = 1e-9
@@ -38,7 +37,7 @@ def says(frame: pd.DataFrame) -> Said:
     sd = spread(plain["AUC"])
     text = f"The plain loop's AUC of clicks is {plain['AUC'].mean():.4f}"
     text += ", of one seed." if np.isnan(sd) else f", with a standard deviation of {sd:.4f} over {len(plain)} seeds."
-    lines = [text, _bits(exact), _rounding(exact), _costs(apart)]
+    lines = [text, _bits(exact), _rounding(exact), drawn.costs(apart, "AUC")]
     return Said(" ".join(filter(None, lines)))
 
 
@@ -70,19 +69,6 @@ def _rounding(exact: pd.DataFrame) -> str:
             "rounding as well."
         )
     return text
-
-
-def _costs(apart: pd.DataFrame) -> str:
-    """Of inexact ones, with the 95 % interval over seeds; where it holds 0, these trainings show no cost."""
-    parts = []
-    for case, rows in apart[apart["declared"].str.startswith("inexact")].groupby("case", sort=False):
-        cost = of_mean(rows["AUC"])
-        if np.isnan(cost.low):
-            parts.append(f"*{case}* {cost.mean:+.4f}, of one seed")
-            continue
-        place = "none that shows" if cost.low <= 0 <= cost.high else "**beyond what seeds do**"
-        parts.append(f"*{case}* {cost.mean:+.4f} ({cost.low:+.4f} to {cost.high:+.4f}: {place})")
-    return f"Declared inexact, change of AUC: {'; '.join(parts)}." if parts else ""
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
