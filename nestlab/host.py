@@ -19,6 +19,17 @@ def short_spin() -> dict[str, str]:
     return {} if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ) else {"GOMP_SPINCOUNT": "1000"}
 
 
+def kept_buffers() -> dict[str, str]:
+    """Environment variables by which glibc keeps freed buffers of up to 1 GiB; empty where the user has set some.
+
+    They count only for a process that is started with them. A step allocates the same buffers as the one before; given
+    back to the system, each page of them faults anew: a fifth of the CPU time of a step of HSTU (docs/log.md,
+    2026-11-30). What a process holds at most does not grow; between steps it holds it longer.
+    """
+    settings = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(1 << 30))
+    return {} if {*settings, "GLIBC_TUNABLES"} & set(os.environ) else settings
+
+
 def cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():

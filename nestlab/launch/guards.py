@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 
-from nestlab.host import short_spin
+from nestlab.host import kept_buffers, short_spin
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _TALKATIVE = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
@@ -80,11 +80,11 @@ def _children_ended() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _threads_of_ranks(threads: int) -> Iterator[None]:
-    """OpenMP reads its variables when torch is loaded, so that they must be there before a process starts."""
+    """OpenMP and glibc read their variables early, so that they must be there before a process starts."""
     # A rank that is ended by force leaves semaphores, which multiprocessing's tracker removes; it need not warn of it.
     warnings = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker:UserWarning")))
     wanted = {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": warnings}
-    wanted |= short_spin()
+    wanted |= short_spin() | kept_buffers()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

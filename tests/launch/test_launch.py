@@ -15,6 +15,7 @@ from ranks import free_port
 
 from nestlab.errors import RankFailed, UserError
 from nestlab.launch import environment, launch
+from nestlab.launch.guards import caller_as_before
 
 HERE = Path(__file__).parent
 
@@ -41,6 +42,18 @@ def test_results_come_by_rank_and_each_rank_has_a_log(tmp_path, nothing_left):
         log = (tmp_path / "logs" / f"rank_{rank}.log").read_text()
         assert f"rank {rank} says hello" in log and "from below Python" in log
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["rank_0.log", "rank_1.log"]
+
+
+def test_ranks_keep_freed_buffers_unless_the_user_has_told_the_allocator(monkeypatch, nothing_left):
+    names = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+    for name in (*names, "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    with caller_as_before(1):
+        assert [os.environ[name] for name in names] == [str(1 << 30)] * 2
+    assert not any(name in os.environ for name in names)
+    monkeypatch.setenv(names[0], "1")
+    with caller_as_before(1):
+        assert os.environ[names[0]] == "1" and names[1] not in os.environ
 
 
 @pytest.mark.dist

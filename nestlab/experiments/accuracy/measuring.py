@@ -188,15 +188,17 @@ def _bound(bench: Bench, looked: Looked, plain: Scorer, own: Scorer) -> Figures:
 
 
 def _encoders(bench: Bench, seed: int, plain: Looked) -> Iterator[Figures]:
-    """The plain training of every encoder, and popularity once."""
+    """The plain trainings: the study's model and SASRec; in the first seeds every encoder, and popularity once."""
     about = {"real_pure": bench.dataset.info.kind == "real" and bench.dataset.info.id == f"kuairand-{PURE.key}"}
     if seed == bench.settings.seed:
         ranks = rank_by_popularity(plain.trained.sequences, protocol=PROTOCOL).ranks[: len(plain.ranks)]
         row = {"data": bench.dataset.info.title, "how": "measured", "model": POPULAR, "seed": seed, "weights": 0}
         yield row | retrieval_metrics(ranks) | {"seconds": 0.0, "samples": len(ranks)} | about
-    for name in ENCODERS:
+    s = bench.settings
+    names = ENCODERS if seed - s.seed < s.exact_seeds else dict.fromkeys(("sasrec", s.model))
+    for name in names:
         training = Training(compared.REFERENCE, name, seed)
-        looked = plain if name == bench.settings.model else _looked(bench, training)
+        looked = plain if name == s.model else _looked(bench, training)
         yield looked.row(bench, looked) | about
 
 

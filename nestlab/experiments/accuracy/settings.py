@@ -24,8 +24,8 @@ class Settings:
         later: `all` events of a user behind the border are ranked, each after everything before it, or the `first`
             alone; see `SequenceOptions.heldout`. At scale `paper` the first: of 27K the others are too many.
         seeds: trainings of each kind: start weights, order of samples and negatives by seed, seed + 1, …
-        exact_seeds: of them, those in which the exact techniques are trained: with their micro-batches in order too,
-            and all over again in float64.
+        exact_seeds: of them, those in which the exact techniques are trained, with their micro-batches in order too and
+            all over again in float64, and the encoders that are neither SASRec nor `model`.
         history: events of a window, at most.
         dim, blocks, heads: of the tables and encoders.
         temperature: of the sampled softmax.
