@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ class Bench:
     dataset: data.Dataset
     transport: Transport
     grouped: Transport | None = None
+    _sequences: dict[int, SequenceData] = field(default_factory=dict)
 
     @classmethod
     def on(cls, settings: Settings, transport: Transport) -> Bench:
@@ -51,9 +52,10 @@ class Bench:
         return self.grouped
 
     def sequences(self, seed: int) -> SequenceData:
-        """Windows with the negatives of a seed."""
-        s = self.settings
-        return self.dataset.sequences(sequence_options(s, seed))
+        """Windows with the negatives of a seed, cut once: that takes as long as a twentieth of a training."""
+        if seed not in self._sequences:
+            self._sequences[seed] = self.dataset.sequences(sequence_options(self.settings, seed))
+        return self._sequences[seed]
 
     def close(self) -> None:
         if self.grouped is not None:
