@@ -86,7 +86,7 @@ def _train(transport, case) -> tuple:
 
 @pytest.mark.dist
 def test_hstu_in_torchrec_ends_where_our_plain_loop_does(ranks):
-    """Broken once: times left in what the tables look up; the ids of each feature in the order of another."""
+    """Broken once: times left in what the tables look up."""
     for case in CASES:
         results = ranks.run(_train, case)
         ours = model(case[0])
