@@ -1,7 +1,7 @@
 """torchrec's pipelines on a sequence model of ours: HSTU over an EmbeddingCollection ends where our plain loop does.
 
 float32 on both sides; sums are taken in another order, and with two ranks in two halves: weights of 0.01 to 1 agree to
-RTOL and ATOL. Differences grow from step to step, from 1e-7 after the first one to 1e-5 after the third: two are compared.
+RTOL and ATOL. Differences grow from step to step, 1e-7 after the first, 1e-5 after the third: two are compared.
 """
 
 from __future__ import annotations
