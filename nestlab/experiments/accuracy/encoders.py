@@ -103,9 +103,10 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
 
 def answers(frame: pd.DataFrame) -> list[dict]:
     """The order of the encoders, and HSTU on Pure where real rows of it were trained on."""
-    found, seeds = by_model(frame).set_index("model"), int(frame["seed"].nunique())
+    found = by_model(frame).set_index("model")
     names = [ENCODERS[name] for name in ("sasrec", "hstu", "fuxi")]
-    about = f"{frame['data'].iloc[0]}; mean over {seeds} seed(s)"
+    seeds = ", ".join(f"{name} {found.loc[name, 'seeds']}" for name in names)
+    about = f"{frame['data'].iloc[0]}; means over seeds: {seeds}"
     given = [
         answer(claim_id, [float(found.loc[name, metric]) for name in names], "measured", about)
         for claim_id, metric in ORDERS.items()

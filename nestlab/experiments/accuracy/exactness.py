@@ -44,7 +44,7 @@ def joined(techniques: pd.DataFrame) -> pd.DataFrame:
             {
                 "case": case,
                 "equal_to_plain": bool(single["equal_to_plain"].all()),
-                "equal_in_order": bool(single["equal_in_order"].dropna().all()),
+                "equal_in_order": bool(single["equal_in_order"].all()),
                 "weight_difference_float32": single["weight_difference"].max(),
                 "seeds": len(single),
                 "seeds_float64": len(double),

@@ -55,8 +55,10 @@ class Study(TrainedOnce):
         return Said(f"{text} **{self.smoke_says}**" if self.smoke else text)
 
     def trainings(self) -> int:
-        trained = pd.concat([self.frame("techniques"), self.frame("encoders")])
-        return int((trained["seconds"] > 0).sum())
+        """The plain ones of the study's model are in both tables; those in order are references, and in none."""
+        encoders = self.frame("encoders")
+        others = (encoders["seconds"] > 0) & (encoders["model"] != ENCODERS[self.settings.model])
+        return int((self.frame("techniques")["seconds"] > 0).sum() + others.sum())
 
     def measured(self, part: str) -> pd.DataFrame:
         """What the ranks measured of a part; what is exact follows from the trainings of the techniques."""
