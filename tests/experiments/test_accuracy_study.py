@@ -39,7 +39,8 @@ def test_the_ranks_train_once_and_all_is_kept(small, monkeypatch):
     curves.append({**curves[0], "case": "DBP"})
     plain = {"case": "plain", "dtype": "float32", "seed": 0, "seconds": 1.0, "model": "HSTU", "declared": "exact"}
     plain |= dict.fromkeys(paired.METRICS, 0.1) | {"samples": 10, "changed": 0, "loss": 2.0, "data": "made"}
-    others = [{"seconds": 1.0}, {"seconds": 0.0}]
+    others = [{"model": "SASRec", "seconds": 1.0}, {"model": "most popular", "seconds": 0.0}]
+    others.append({"model": "HSTU", "seconds": 1.0})  # the plain one, which is trained once
     trained = {"techniques": [plain | {"how": "measured"}], "curves": curves, "encoders": others}
     found = Measured(trained, {"encoders": 3.0})
     monkeypatch.setattr(trained_once, "on_ranks", lambda *args, **kwargs: started.append(args) or found)
