@@ -84,16 +84,17 @@ def test_batches_in_flight_are_counted_from_load_to_update():
 
 
 def test_links_make_transfers_the_asked_share_of_computation():
-    """Two ranks; 10 ms of computation at best, 1,000 bytes exchanged and 500 retrieved a step and rank."""
+    """Two ranks; 10 ms of computation at best, 1,000 bytes exchanged, 200 retrieved and 300 written back a step."""
     events = []
     for rank in (0, 1):
         for batch, ms in enumerate((30, 10, 12)):
             at = 100 * batch
             events += [
-                (rank, "fetch", "PREPARE", batch, -1, at, at + 1, 500),
+                (rank, "fetch", "PREPARE", batch, -1, at, at + 1, 200),
                 (rank, "comm", "EMB_EXCHANGE", batch, 0, at + 1, at + 2, 600),
                 (rank, "compute", "FORWARD", batch, 0, at + 2, at + 2 + ms, 0),
                 (rank, "comm", "GRAD_EXCHANGE", batch, 0, at + 50, at + 51, 400),
+                (rank, "write", "WRITEBACK", batch, -1, at + 52, at + 53, 300),
             ]
     links = calibrated(trace(*events), 0.5, 0.25)
     assert 1000 * 8 / (links.network * 1e9) == pytest.approx(0.5 * 0.010)
@@ -128,6 +129,12 @@ def test_medians_speedups_and_parts_that_sum_to_the_step():
     assert (found.loc["none", "step_ms_low"], found.loc["none", "step_ms_high"]) == (20, 24)
     assert found.loc["none", "rest_ms"] == 5 and found.loc["DBP", "rest_ms"] == 0
     assert bool(found.loc["DBP", "bit_equal"])
+
+
+def test_micro_batches_too_small_to_compute_are_said():
+    none, full = pd.Series({"compute_ms": 10.0}), pd.Series({"compute_ms": 60.0, "parts": 8.0})
+    assert "**6.0 times as long**" in ablation._cutting(none, full) and "in 8:" in ablation._cutting(none, full)
+    assert ablation._cutting(none, pd.Series({"compute_ms": 14.0, "parts": 8.0})) == ""
 
 
 def test_one_round_that_differs_is_a_difference():
@@ -206,14 +213,16 @@ def test_overlap_and_exposed_time_are_judged_by_all_their_parts():
 
 
 def test_what_the_links_came_to_is_computed_and_a_miss_has_its_reason():
-    row = {"case": cases.NONE, "setting": "emulated link", "step_ms": 20.0, "compute_ms": 10.0, "prepare_ms": 4.4}
+    row = {"case": cases.NONE, "setting": "emulated link", "step_ms": 20.0, "compute_ms": 10.0}
+    row |= {"prepare_ms": 4.0, "writeback_ms": 5.5}
     row |= {"emb_exchange_ms": 3.0, "grad_exchange_ms": 3.0, "full_bytes": 9.0, "calibrated_compute_ms": 10.0}
     row |= {"exposed_lookup_ms": 4.0, "exposed_comm_ms": 6.0}
 
     def told(**change) -> str:
         return came_to.links_came_to(pd.DataFrame([row | change]), settings.settings("smoke"))
 
-    assert "exchange 60% (asked for: 60%) and retrieval 44% (asked for: 40%)." in told() and "missed" not in told()
+    assert "exchange 60% (asked for: 60%) and retrieval with write-back 95% (asked for: 90%)." in told()
+    assert "missed" not in told()
     late = told(emb_exchange_ms=30.0)
     assert "missed for exchange**: exchange took 33 ms, its link alone 6 ms" in late
     assert "computation was slower" in told(compute_ms=20.0) and "missed for exchange and retrieval" in told(

@@ -41,6 +41,7 @@ from nestlab.experiments.nestpipe.tables import (
 from nestlab.techniques import preset
 
 STALE = "stale"
+_CUT_SMALL = 1.5  # times the computation of the whole batch: micro-batches too small to bring anything
 _PARTS = {
     "compute_ms": "computing",
     "exposed_lookup_ms": "waiting for look-up",
@@ -133,6 +134,7 @@ def says(frame: pd.DataFrame) -> Said:
         f"On loopback, where no link waits to be hidden, the same techniques run at "
         f"{bare.loc[NESTPIPE]['speedup']:.2f} "
         f"times the plain speed: {_loopback(bare.loc[NESTPIPE]['speedup'])}",
+        _cutting(none, full),
         _averaging(under),
         _torchrec(bare),
     ]
@@ -143,6 +145,18 @@ def _faster(name: str, row: pd.Series) -> str:
     return (
         f"{name}: {row['speedup']:.2f} times; exposed look-up {row['exposed_lookup_ms']:.3g} ms, exposed "
         f"communication {row['exposed_comm_ms']:.3g} ms a step."
+    )
+
+
+def _cutting(none: pd.Series, full: pd.Series) -> str:
+    """What a batch's computation costs in parts, where that is much: calls, and lanes on the same cores."""
+    more, parts = full["compute_ms"] / none["compute_ms"], int(full["parts"])
+    if more < _CUT_SMALL:
+        return ""
+    return (
+        f"Computing took {none['compute_ms']:.3g} ms in one piece and {full['compute_ms']:.3g} ms in {parts}: "
+        f"**{more:.1f} times as long**, by what a call costs whatever its samples and by lanes that share the cores. "
+        "No overlap wins that back: take a larger batch or fewer micro-batches."
     )
 
 

@@ -11,15 +11,18 @@ from nestlab.experiments.nestpipe.links import EMULATED
 from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.tables import linked, share
 
+_HOST = "retrieval with write-back"
+
 
 def links_came_to(frame: pd.DataFrame, settings: Settings) -> str:
-    """What exchange and retrieval of the plain step took under the links, over its computation, against what was asked
-    for; and where it is off by more than a third, why."""
+    """What exchange, and retrieval with write-back, of the plain step took under the links, over its computation,
+    against what was asked for; and where it is off by more than a third, why."""
     if frame.empty or not (frame["setting"] == EMULATED).any():
         return ""
     row = linked(by_case(frame)).loc[NONE]
     compute, seen = row["compute_ms"], row["calibrated_compute_ms"]
-    parts = [("exchange", exchange_ms(row), settings.exchange), ("retrieval", row["prepare_ms"], settings.retrieval)]
+    host = row["prepare_ms"] + row["writeback_ms"]
+    parts = [("exchange", exchange_ms(row), settings.exchange), (_HOST, host, settings.retrieval)]
     parts = parts if row["full_bytes"] > 0 else parts[1:]  # one rank alone exchanges nothing
     came = " and ".join(f"{name} {share(ms / compute)} (asked for: {asked:.0%})" for name, ms, asked in parts)
     text = f"Under the links the plain step came to, of its computation of {compute:.3g} ms: {came}."

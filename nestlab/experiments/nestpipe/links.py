@@ -16,6 +16,7 @@ from nestlab.tracing import Trace, breakdowns
 from nestlab.tracing.trace import NS_PER_MS
 
 ROWS = ("EMB_EXCHANGE", "GRAD_EXCHANGE")
+HOST = ("PREPARE", "WRITEBACK")  # rows to the device, and back; one link carries both
 LATENCY_US = 20.0
 LOOPBACK, EMULATED = "loopback", "emulated link"
 
@@ -52,7 +53,7 @@ def calibrated(trace: Trace, exchange: float, retrieval: float) -> Links:
     Each rank's quickest step says what computation takes: others on the machine only ever slow a step down.
     """
     steps = sum(event.stage == "PREPARE" for event in trace.events)  # of all ranks
-    moved = [sum(e.nbytes for e in trace.events if e.stage in stages) / steps for stages in (ROWS, ("PREPARE",))]
+    moved = [sum(e.nbytes for e in trace.events if e.stage in stages) / steps for stages in (ROWS, HOST)]
     compute_ms = _least_compute_ms(trace)
     bits_a_second = [8e-6 * nbytes / compute_ms for nbytes in moved]
     network = bits_a_second[0] / exchange

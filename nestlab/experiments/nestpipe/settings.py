@@ -30,7 +30,7 @@ class Settings:
         lengths: windows' lengths that are tried, by sequence models.
         events: a rank and step at every length, at most.
         exchange, retrieval: what the emulated links are to need, of a step's computation: row and gradient exchange
-            over the network, retrieval over the link between host and device.
+            over the network, retrieval and write-back over the link between host and device.
         save_steps: of the training that is killed.
         clustered: batches, spread over the training split, on which clustering rules are compared.
         torchrec: its pipelines are in the table, where it is installed.
@@ -58,7 +58,7 @@ class Settings:
     lengths: tuple[int, ...] = (512, 1024, 2048)
     events: int = 8192
     exchange: float = 0.6
-    retrieval: float = 0.4
+    retrieval: float = 0.9
     save_steps: int = 60
     clustered: int = 8
     torchrec: bool = True
@@ -123,10 +123,18 @@ SCALES = {
 }
 
 
-# A window has as many events as a few dozen rows.
+# A window has as many events as a few dozen rows; Pure's have few, so that `quick` takes more of them: each call of an
+# encoder costs milliseconds, however few its samples, and a micro-batch has to be worth them.
 OF_SEQUENCES = {
     "smoke": {"batch_size": 24, "history": 24},
-    "quick": {"batch_size": 64, "dim": 64, "layers": 2, "dims": (32, 64, 128), "depths": (1, 2, 4)},
+    "quick": {
+        "batch_size": 512,
+        "micro_batches": 4,
+        "dim": 64,
+        "layers": 2,
+        "dims": (32, 64, 128),
+        "depths": (1, 2, 4),
+    },
     "paper": {"batch_size": 512, "history": 1024},
 }
 

@@ -145,7 +145,7 @@ def step_figures(trace: Trace) -> Figures:
     table = step_table(trace).set_index("rank").loc["mean"]
     found = {name: float(value) for name, value in table.items() if name != "behind_slowest"}
     steps = max(1, sum(event.stage == "UPDATE" for event in trace.events))
-    for stage in ("LOAD", "ROUTE", "PREPARE", "COMMIT", "EMB_EXCHANGE", "GRAD_EXCHANGE"):
+    for stage in ("LOAD", "ROUTE", "PREPARE", "COMMIT", "WRITEBACK", "EMB_EXCHANGE", "GRAD_EXCHANGE"):
         spent = sum(event.duration_ns for event in trace.events if event.stage == stage)
         found[f"{stage.lower()}_ms"] = spent / 1e6 / steps
     return found
