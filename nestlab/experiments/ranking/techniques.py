@@ -11,10 +11,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nestlab.experiments.accuracy import techniques as drawn
-from nestlab.experiments.accuracy.compared import PLAIN
-from nestlab.experiments.accuracy.paired import FLOAT32, FLOAT64, differences, largest, spread, summary
+from nestlab.experiments.compared import PLAIN
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences, largest, spread, summary
 from nestlab.experiments.nestpipe.cases import NESTPIPE
-from nestlab.experiments.nestpipe.tables import Said
+from nestlab.experiments.tables import Said
 from nestlab.experiments.ranking.looking import METRICS
 
 # Largest difference of any weight after a whole training in float64 that other orders of sums may leave.
