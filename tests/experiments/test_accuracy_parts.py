@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from nestlab import plotting
 from nestlab.errors import UserError
 from nestlab.experiments import claims as register
-from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences, largest, summary
 from nestlab.experiments.accuracy import claims, curves, encoders, exactness, techniques
 from nestlab.experiments.accuracy.bound import Scorer, bound
-from nestlab.experiments.answering import published
-from nestlab.experiments.compared import INT8, PLAIN, STALE, TT, TWO_D, exact, inexact, reordered
 from nestlab.experiments.accuracy.settings import CONSISTENCY, ENCODERS, METRICS
 from nestlab.experiments.accuracy.settings import settings as chosen_settings
+from nestlab.experiments.answering import published
+from nestlab.experiments.compared import INT8, PLAIN, STALE, TT, TWO_D, exact, inexact, reordered
 from nestlab.experiments.nestpipe.cases import BOTH, NESTPIPE
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences, largest, summary
 
 SAMPLES = 1000
 COST = {STALE: -0.002, TWO_D: -0.004, INT8: 0.0, TT: -0.03}

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from nestlab.experiments import compared
-from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences
 from nestlab.experiments.accuracy import exactness, measuring
 from nestlab.experiments.accuracy.settings import ENCODERS, METRICS, Settings, settings
 from nestlab.experiments.accuracy.training import Bench, Training
 from nestlab.experiments.nestpipe.cases import NESTPIPE
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences
 
 # Slow: the notebook's smoke run takes the same path in every `make test`.
 pytestmark = [pytest.mark.dist, pytest.mark.slow]

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from nestlab.errors import UserError
-from nestlab.experiments.over_seeds import FLOAT32, FLOAT64
 from nestlab.experiments.compared import INT8, PLAIN, STALE, reordered
 from nestlab.experiments.nestpipe.cases import BOTH, NESTPIPE
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64
 from nestlab.experiments.ranking import models, tasks, techniques
 from nestlab.experiments.ranking.looking import METRICS
 from nestlab.experiments.ranking.measuring import CONSTANT

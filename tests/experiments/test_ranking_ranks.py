@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences
-from nestlab.experiments.compared import INT8, PLAIN, REFERENCE, STALE
 from nestlab.experiments.accuracy.training import Bench
+from nestlab.experiments.compared import INT8, PLAIN, REFERENCE, STALE
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences
 from nestlab.experiments.ranking import measuring
 from nestlab.experiments.ranking.looking import CLICK, METRICS, HeldOut
 from nestlab.experiments.ranking.measuring import CONSTANT

@@ -11,9 +11,9 @@ from nestlab import results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.experiments import claims as register
 from nestlab.experiments.answering import combine
+from nestlab.experiments.tables import Shown
 from nestlab.experiments.two_tier import claims
 from nestlab.experiments.two_tier.setups import place_of_tier
-from nestlab.experiments.tables import Shown
 from nestlab.experiments.two_tier.study import PARTS, Study, two_tier
 
 

@@ -12,9 +12,9 @@ from nestlab.errors import UserError
 from nestlab.experiments.accuracy import claims, encoders, exactness, measuring
 from nestlab.experiments.accuracy.settings import ENCODERS, settings
 from nestlab.experiments.accuracy.training import sequence_options
-from nestlab.experiments.tables import Said
 from nestlab.experiments.parts import Part
 from nestlab.experiments.placing import place
+from nestlab.experiments.tables import Said
 from nestlab.experiments.trained_once import TrainedOnce
 
 

@@ -16,8 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments.compared import PLAIN, STALE, TWO_D
 from nestlab.experiments.accuracy.settings import CONSISTENCY, METRICS
+from nestlab.experiments.compared import PLAIN, STALE, TWO_D
+from nestlab.experiments.nestpipe.cases import NESTPIPE
 from nestlab.experiments.over_seeds import (
     FLOAT32,
     FLOAT64,
@@ -27,7 +28,6 @@ from nestlab.experiments.over_seeds import (
     summary,
     with_spreads,
 )
-from nestlab.experiments.nestpipe.cases import NESTPIPE
 from nestlab.experiments.tables import Said, answer
 from nestlab.results.intervals import of_mean
 

@@ -12,8 +12,8 @@ from nestlab.errors import UserError
 from nestlab.experiments.ecorec import came_to, claims
 from nestlab.experiments.ecorec.settings import settings
 from nestlab.experiments.ecorec.streams import opened
-from nestlab.experiments.tables import Said
 from nestlab.experiments.parts import Part, PartsStudy
+from nestlab.experiments.tables import Said
 from nestlab.tracing import Trace, write_chrome_trace
 
 _DRAWN = "ids drawn by a power law, or uniformly (SYNTHETIC)"

@@ -14,11 +14,11 @@ from nestlab.experiments.accuracy.measuring import Measured
 from nestlab.experiments.accuracy.training import Bench
 from nestlab.experiments.accuracy.whole import Known
 from nestlab.experiments.nestpipe.cases import Case
-from nestlab.experiments.ranks import joined
 from nestlab.experiments.ranking.looking import CLICK, HeldOut, by_task, training_rate
 from nestlab.experiments.ranking.settings import MODELS, MULTITASK, Settings
 from nestlab.experiments.ranking.training import Trained, Training, batches_of, train
 from nestlab.experiments.ranking.tuning import LOOK
+from nestlab.experiments.ranks import joined
 
 Figures = dict[str, Any]
 CONSTANT = "constant"  # predicts of every row the training rows' rate

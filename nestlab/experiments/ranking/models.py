@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 
 from nestlab import plotting
 from nestlab.experiments.over_seeds import over_seeds, with_spreads
-from nestlab.experiments.tables import Said, chosen
 from nestlab.experiments.ranking.looking import METRICS
 from nestlab.experiments.ranking.measuring import CONSTANT
 from nestlab.experiments.ranking.settings import MODELS
+from nestlab.experiments.tables import Said, chosen
 from nestlab.results.intervals import Estimate, of_difference
 
 BETTER = {"AUC": "higher", "GAUC": "higher", "log loss": "lower", "NE": "lower"}

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from nestlab import data, results
 from nestlab.errors import UserError
 from nestlab.experiments.answering import Answering
-from nestlab.experiments.tables import Said
 from nestlab.experiments.parts import Part
 from nestlab.experiments.placing import place
 from nestlab.experiments.ranking import measuring
 from nestlab.experiments.ranking.settings import MODELS, MULTITASK, settings
+from nestlab.experiments.tables import Said
 from nestlab.experiments.trained_once import TrainedOnce
 
 NOTEBOOK = "notebooks/13_ranking.ipynb"

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 
 from nestlab import plotting
 from nestlab.experiments.over_seeds import over_seeds, with_spreads
-from nestlab.experiments.tables import Said
 from nestlab.experiments.ranking.models import difference
 from nestlab.experiments.ranking.settings import MODELS
+from nestlab.experiments.tables import Said
 
 METRICS = {"AUC": 0.5, "GAUC": 0.5, "NE": 1.0}  # and what knowing nothing of a row comes to
 FEW = 100  # held-out rows with the action: below it, nothing is concluded of it
