@@ -10,14 +10,11 @@ import numpy as np
 import pandas as pd
 
 from nestlab.experiments import claims as register
-from nestlab.experiments.claims import Answer
-from nestlab.experiments.nestpipe.tables import rounded
-from nestlab.experiments.two_tier import claims as two_tier
-from nestlab.experiments.two_tier.claims import combine
-
-__all__ = ["NOT_JUDGED", "Answering", "combine"]
+from nestlab.experiments.claims import Answer, page
+from nestlab.experiments.tables import rounded
 
 NOT_JUDGED = "not judged"  # at smoke: a run that is too small to answer anything
+_SHOWN = ("claim", "sentence", "published", "obtained", "verdict", "note")
 
 
 @dataclass(frozen=True)
@@ -29,18 +26,23 @@ class Answering:
         open: claims that name it and that it leaves open: why.
         units: of what is obtained where the source states no value, and so no unit.
         otherwise: why a claim may stay open that is not in `open`.
+        worded: what is obtained is shown as text with its unit; else as it is.
     """
 
     notebook: str
     open: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     otherwise: str = "no real rows under data_root, or too small a scale"
+    worded: bool = True
 
     def beside(self, answers: Iterable[Answer], judged: bool = True) -> pd.DataFrame:
-        """A row a claim: published, obtained with its unit, the verdict (where the run is to be judged), and a note."""
-        found = two_tier.beside(answers)
-        obtained = [self._with_unit(*each) for each in zip(found["claim"], found["obtained"], strict=True)]
-        found["obtained"] = pd.Series(obtained, index=found.index, dtype=object)
+        """A row a claim: published, obtained, the verdict (where the run is to be judged), and a note."""
+        given = {answer.claim_id: answer for answer in answers}
+        chosen = tuple(register.claim(claim_id) for claim_id in given)
+        found = pd.DataFrame(page.rows(chosen, given), columns=list(_SHOWN))
+        if self.worded:
+            obtained = [self._with_unit(*each) for each in zip(found["claim"], found["obtained"], strict=True)]
+            found["obtained"] = pd.Series(obtained, index=found.index, dtype=object)
         return found if judged else found.assign(verdict=NOT_JUDGED)
 
     def expected(self) -> list[str]:
@@ -64,3 +66,35 @@ class Answering:
         unit = self.units.get(claim_id) or register.claim(claim_id).unit or ""
         values = obtained if isinstance(obtained, list | tuple | np.ndarray) else [obtained]
         return f"{', '.join(map(rounded, values))} {'' if unit == '1' else unit}".strip()
+
+
+def combine(found: Iterable[Mapping]) -> list[Answer]:
+    """One answer a claim, in the order of the register. Where several parts tried one claim, all must have held.
+
+    Raises:
+        ValueError: two parts give a number for one claim.
+    """
+    by_claim: dict[str, Answer] = {}
+    for each in found:
+        answer = Answer(**each)
+        known = by_claim.get(answer.claim_id)
+        by_claim[answer.claim_id] = answer if known is None else _both(known, answer)
+    order = [claim.id for claim in register.claims()]
+    return sorted(by_claim.values(), key=lambda answer: order.index(answer.claim_id))
+
+
+def _both(one: Answer, other: Answer) -> Answer:
+    if not isinstance(one.obtained, bool) or not isinstance(other.obtained, bool):
+        raise ValueError(f"{one.claim_id} is answered twice, with {one.obtained!r} and {other.obtained!r}")
+    note = "; ".join(filter(None, (one.note, other.note)))
+    return Answer(one.claim_id, one.obtained and other.obtained, one.how, note)
+
+
+def published(claim_ids: Iterable[str]) -> pd.DataFrame:
+    """Figures of the register: what, by which protocol, and what is doubtful about it."""
+    rows = []
+    for claim_id in claim_ids:
+        claim = register.claim(claim_id)
+        row = {"claim": claim_id, "what": claim.sentence, "published": register.published(claim)}
+        rows.append(row | {"protocol": claim.where, "doubtful": claim.suspect or ""})
+    return pd.DataFrame(rows)

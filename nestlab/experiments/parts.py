@@ -16,22 +16,24 @@ from nestlab import plotting, results
 from nestlab.errors import UserError
 from nestlab.experiments import claims as register
 from nestlab.experiments.answering import Answering, combine
-from nestlab.experiments.nestpipe.tables import Said, Table, noted
+from nestlab.experiments.tables import Said, Shown, noted
 
 
 class Part(NamedTuple):
-    """One question of a study.
+    """One question of a study. Its module, below the study's package, has what of these makes sense: `run(settings)`,
+    which measures; `plot(frame, title)`, `says(frame)`, `answers(frame)`, `key_figures(frame)`, and the digest.
 
     Attributes:
-        module: below the study's package; it has `plot(frame, title)`, `digest(frame)`, `says(frame)`, and where they
-            make sense `answers(frame)` and `key_figures(frame)`.
         heading: of its figure; empty: it has none.
         data: where the frame does not name them in a column `data`; empty: the study's data set.
+        module: empty: it has the part's name.
+        digest: name of the function that makes the table which is shown; where there is none, the frame is shown.
     """
 
-    module: str
     heading: str = ""
     data: str = ""
+    module: str = ""
+    digest: str = "digest"
 
 
 @dataclass(eq=False)
@@ -104,28 +106,28 @@ class PartsStudy:
             self.run.table(part, frame)
         return self.frames[part]
 
-    def table(self, part: str) -> Table:
+    def table(self, part: str) -> Shown:
         """What a reader is shown of a part."""
-        digest = self.module(part).digest(self.frame(part))
-        return noted(digest, self.smoke_notes[1] if self.smoke else "")
+        frame, digest = self.frame(part), getattr(self.module(part), self.parts[part].digest, None)
+        return self.shown_figures(frame if digest is None else digest(frame))
 
     def says(self, part: str) -> Said:
         """What a part's numbers come to, in words."""
         return self.module(part).says(self.frame(part))
 
-    def beside(self, *parts: str) -> Table:
+    def beside(self, *parts: str) -> Shown:
         """The claims that these parts answer: published, obtained, verdict."""
         return self._beside(combine(each for part in parts for each in self._answered(part)))
 
-    def claims(self) -> Table:
+    def claims(self) -> Shown:
         """All claims that the parts answered; kept in the run, where `nestlab claims` finds them."""
         answers = self._answers()
         self.run.table("claims", register.table(answers))
         return self._beside(answers)
 
-    def still_open(self) -> Table:
+    def still_open(self) -> Shown:
         """The claims that this notebook is to answer and did not, with the reasons."""
-        return noted(self.answering.still_open(self._answers()), "")
+        return self.shown(self.answering.still_open(self._answers()))
 
     def finish(self) -> str:
         """Closes the run; the folder it lies in."""
@@ -139,16 +141,29 @@ class PartsStudy:
         self.run.finish("ok")
         return str(self.run.path)
 
-    def module(self, part: str) -> ModuleType:
-        return importlib.import_module(f"{self.package}.{self.parts[part].module}")
+    @classmethod
+    def module(cls, part: str) -> ModuleType:
+        return importlib.import_module(f"{cls.package}.{cls.parts[part].module or part}")
+
+    def warned(self, text: str) -> Said:
+        """The text, at smoke with what may not be concluded."""
+        return Said(f"{text} **{self.smoke_says}**" if self.smoke else text)
 
     def shown_how(self, how: str) -> str:
         """How numbers were obtained, with a warning at smoke."""
         return f"{how} · {self.smoke_notes[0]}" if self.smoke else how
 
-    def _beside(self, answers: list[register.Answer]) -> Table:
+    def shown_figures(self, frame: pd.DataFrame) -> Shown:
+        """With a warning above it at smoke."""
+        return self.shown(frame, self.smoke_notes[1] * self.smoke)
+
+    def shown(self, frame: pd.DataFrame, note: str = "") -> Shown:
+        """As the notebook shows a frame, with a line above it."""
+        return noted(frame, note)
+
+    def _beside(self, answers: list[register.Answer]) -> Shown:
         note = "Smoke: a run this small answers nothing." * self.smoke
-        return noted(self.answering.beside(answers, not self.smoke), note)
+        return self.shown(self.answering.beside(answers, not self.smoke), note)
 
     def _answered(self, part: str) -> list[dict]:
         answers = getattr(self.module(part), "answers", None)
@@ -165,4 +180,6 @@ def _only(frame: pd.DataFrame, column: str) -> str | None:
 
 def _how(frame: pd.DataFrame) -> str:
     """How the numbers of a frame were obtained, every way once."""
-    return ", ".join(dict.fromkeys(part for how in frame["how"].unique() for part in how.split(", ")))
+    column = next((name for name in ("how", "how_obtained") if name in frame.columns), None)
+    told = [] if column is None else [part for how in frame[column].unique() for part in how.split(", ")]
+    return ", ".join(dict.fromkeys(told)) or "measured"

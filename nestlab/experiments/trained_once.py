@@ -1,17 +1,18 @@
-"""A study whose ranks are started once and train everything; its parts show what came of it."""
+"""A study whose ranks are started once and do everything; its parts show what came of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pandas as pd
 
-from nestlab.experiments.nestpipe.ranks import on_ranks
-from nestlab.experiments.nestpipe.tables import Said
+from nestlab.experiments.answering import published
 from nestlab.experiments.parts import PartsStudy
+from nestlab.experiments.ranks import on_ranks
+from nestlab.experiments.tables import Said, Shown
 
 
 @dataclass(eq=False)
@@ -19,38 +20,53 @@ class TrainedOnce(PartsStudy):
     """The parts done so far.
 
     Attributes:
-        work: what each rank does with the settings; what it returns has `rows` by part, and `seconds`.
-        rows: by part, what the ranks measured; empty: they have not been started.
+        work: what each rank does with the settings; what it returns has `rows` and `seconds` by part, and where
+            `measure` is as it is here, `trainings`: how many there were.
+        elsewhere: claims whose figures other protocols gave.
+        found: what rank 0 returned; None: the ranks have not been started.
     """
 
-    work: ClassVar[Callable[[Any], Any]]
+    work: ClassVar[Callable[..., Any]]
+    elsewhere: ClassVar[tuple[str, ...]] = ()
 
-    rows: dict[str, list[dict]] = field(default_factory=dict)
-
-    def trainings(self) -> int:
-        """How many there were."""
-        raise NotImplementedError
+    found: Any = None
 
     def measure(self) -> Said:
         """All trainings, on ranks that are started once."""
-        if not self.rows:
-            self._on_ranks()
-        count, world_size = self.trainings(), self.settings.world_size
+        self.keep()
+        return Said(f"{self.found.trainings} trainings {self.spent()}")
+
+    def keep(self) -> None:
+        """The table of all that the ranks measured, whatever is shown of it."""
+        for part in self.on_ranks().rows:
+            self.frame(part)
+
+    def spent(self) -> str:
+        """On how many ranks, and how long it took."""
+        world_size, seconds = self.settings.world_size, sum(self.seconds.values())
         ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
-        return Said(
-            f"{count} trainings on {ranks} of this machine, one thread of computation each, in "
-            f"{sum(self.seconds.values()):.0f} s."
-        )
+        return f"on {ranks} of this machine, one thread of computation each, in {seconds:.0f} s."
+
+    def published(self) -> Shown:
+        """Figures of the register, each with its protocol: they are of other data, and not compared."""
+        note = "Published elsewhere, by other protocols: not to be compared figure by figure."
+        return self.shown(published(self.elsewhere), note)
 
     def measured(self, part: str) -> pd.DataFrame:
         """What the ranks measured of a part."""
-        if not self.rows:
-            self._on_ranks()
-        return pd.DataFrame(self.rows[part])
+        return pd.DataFrame(self.on_ranks().rows[part])
 
-    def _on_ranks(self) -> None:
-        started, s = time.perf_counter(), self.settings
-        found = on_ranks(type(self).work, s, world_size=s.world_size, logs=self.run.path / "logs")
-        self.seconds |= found.seconds
-        self.seconds["start"] = time.perf_counter() - started - sum(found.seconds.values())
-        self.rows = found.rows
+    def on_ranks(self) -> Any:
+        """What rank 0 found; they are started when it is first asked for."""
+        if self.found is None:
+            started = time.perf_counter()
+            found = self.started()
+            self.seconds |= found.seconds
+            self.seconds["start"] = time.perf_counter() - started - sum(found.seconds.values())
+            self.found = found
+        return self.found
+
+    def started(self, *more: Any) -> Any:
+        """What rank 0 returns. `more`: what `work` is given besides the settings."""
+        s = self.settings
+        return on_ranks(type(self).work, s, *more, world_size=s.world_size, logs=self.run.path / "logs")

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from nestlab import plotting
 from nestlab.errors import UserError
 from nestlab.experiments import claims as register
-from nestlab.experiments.accuracy import claims, curves, encoders, exactness, paired, techniques
+from nestlab.experiments.accuracy import claims, curves, encoders, exactness, techniques
 from nestlab.experiments.accuracy.bound import Scorer, bound
-from nestlab.experiments.accuracy.compared import INT8, PLAIN, STALE, TT, TWO_D, exact, inexact, reordered
-from nestlab.experiments.accuracy.settings import ENCODERS
+from nestlab.experiments.accuracy.settings import CONSISTENCY, ENCODERS, METRICS
 from nestlab.experiments.accuracy.settings import settings as chosen_settings
+from nestlab.experiments.answering import published
+from nestlab.experiments.compared import INT8, PLAIN, STALE, TT, TWO_D, exact, inexact, reordered
 from nestlab.experiments.nestpipe.cases import BOTH, NESTPIPE
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences, largest, summary
 
 SAMPLES = 1000
 COST = {STALE: -0.002, TWO_D: -0.004, INT8: 0.0, TT: -0.03}
@@ -28,7 +30,7 @@ COST = {STALE: -0.002, TWO_D: -0.004, INT8: 0.0, TT: -0.03}
 def row(case: str, dtype: str, seed: int, **told) -> dict:
     """A training whose metrics depend on the seed; `by` is added to all of them."""
     by = told.pop("by", 0.0)
-    metrics = {metric: 0.1 * (i + 1) + 0.01 * seed + by for i, metric in enumerate(paired.METRICS)}
+    metrics = {metric: 0.1 * (i + 1) + 0.01 * seed + by for i, metric in enumerate(METRICS)}
     known = {"data": "made", "how": "measured", "model": "HSTU", "case": case, "dtype": dtype, "seed": seed}
     known |= {"declared": "exact", "loss": 3.0, "changed": 0, "samples": SAMPLES, "seconds": 1.0, "weights": 10}
     known |= {"weight_difference": 0.0, "equal_to_plain": True, "equal_in_order": True, "unproven": 0}
@@ -40,32 +42,32 @@ def row(case: str, dtype: str, seed: int, **told) -> dict:
 def frame() -> pd.DataFrame:
     rows = []
     for seed in range(3):
-        rows += [row(PLAIN, dtype, seed) for dtype in (paired.FLOAT32, paired.FLOAT64)]
+        rows += [row(PLAIN, dtype, seed) for dtype in (FLOAT32, FLOAT64)]
         for case in exact(4):
             moved = reordered(case)
             told = {"declared": case.flags.exactness(), "equal_to_plain": not moved}
             single = {"by": 1e-4 * (seed - 1), "changed": 30, "weight_difference": 1e-3} if moved else {}
             double = {"weight_difference": 1e-12, "score_difference": 1e-12, "least_ratio": 50.0} if moved else {}
-            rows.append(row(case.name, paired.FLOAT32, seed, **told, **single))
-            rows.append(row(case.name, paired.FLOAT64, seed, **told, **double))
+            rows.append(row(case.name, FLOAT32, seed, **told, **single))
+            rows.append(row(case.name, FLOAT64, seed, **told, **double))
         for case in inexact(2, 8):
             told = {"declared": case.flags.exactness(), "by": COST[case.name], "changed": 500}
-            rows.append(row(case.name, paired.FLOAT32, seed, **told))
+            rows.append(row(case.name, FLOAT32, seed, **told))
     return pd.DataFrame(rows)
 
 
 def test_a_difference_is_to_plain_of_the_same_seed_and_dtype(frame):
     """What would break it: plain's mean over seeds instead of the same seed's makes differences of a seed's size."""
-    apart = paired.differences(frame.sample(frac=1.0, random_state=0))
+    apart = differences(frame.sample(frac=1.0, random_state=0), METRICS)
     stale = apart[apart["case"] == STALE]
     assert PLAIN not in set(apart["case"]) and len(stale) == 3
-    assert np.allclose(stale[list(paired.METRICS)], COST[STALE], rtol=1e-9)
-    assert (apart[apart["dtype"] == paired.FLOAT64][list(paired.METRICS)] == 0).all(axis=None)
-    found = paired.summary(frame).set_index(["case", "dtype"])
-    assert found.loc[(STALE, paired.FLOAT32), "Δ HR@10 sd"] < 1e-12 < found.loc[(PLAIN, paired.FLOAT32), "HR@10 sd"]
-    assert found.loc[("FWP", paired.FLOAT32), "changed"] == 30 / SAMPLES
-    assert paired.largest(frame, NESTPIPE, paired.FLOAT32) == pytest.approx(1e-4)
-    assert np.isnan(paired.largest(frame, STALE, paired.FLOAT64))
+    assert np.allclose(stale[list(METRICS)], COST[STALE], rtol=1e-9)
+    assert (apart[apart["dtype"] == FLOAT64][list(METRICS)] == 0).all(axis=None)
+    found = summary(frame, METRICS).set_index(["case", "dtype"])
+    assert found.loc[(STALE, FLOAT32), "Δ HR@10 sd"] < 1e-12 < found.loc[(PLAIN, FLOAT32), "HR@10 sd"]
+    assert found.loc[("FWP", FLOAT32), "changed"] == 30 / SAMPLES
+    assert largest(frame, NESTPIPE, FLOAT32, CONSISTENCY) == pytest.approx(1e-4)
+    assert np.isnan(largest(frame, STALE, FLOAT64, CONSISTENCY))
 
 
 def test_what_is_said_and_answered_of_techniques(frame):
@@ -76,17 +78,17 @@ def test_what_is_said_and_answered_of_techniques(frame):
     spread.loc[spread["case"] == TT, "HR@10"] += 0.02 * (spread["seed"] - 1)
     assert f"*{TT}* -0.0300 (-0.0797 to +0.0197: none that shows)" in techniques.says(spread)
     worse = frame.copy()
-    worse.loc[(worse["case"] == "FWP") & (worse["dtype"] == paired.FLOAT64), ["HR@10", "changed"]] = 0.5, 7
+    worse.loc[(worse["case"] == "FWP") & (worse["dtype"] == FLOAT64), ["HR@10", "changed"]] = 0.5, 7
     assert "change 21 ranks and all metrics by up to **" in techniques.says(worse)
     given = {each["claim_id"]: each["obtained"] for each in techniques.answers(frame)}
     assert given["NP-P-006"] == 0 and given["NP-P-055"] == pytest.approx([COST[STALE]] * 2)
     assert given["NP-P-056"] == pytest.approx([COST[TWO_D]] * 2)
     table = techniques.digest(frame).set_index(["technique", "computed in"])
-    assert table.loc[("FWP", paired.FLOAT64), "Δ HR@10"] == "0" and table.loc[(PLAIN, paired.FLOAT32), "Δ HR@10"] == ""
+    assert table.loc[("FWP", FLOAT64), "Δ HR@10"] == "0" and table.loc[(PLAIN, FLOAT32), "Δ HR@10"] == ""
 
 
 def test_one_rank_and_one_seed_leave_what_they_cannot_answer(frame):
-    alone = frame[(frame["seed"] == 0) & ~frame["case"].isin([TWO_D, INT8]) & (frame["dtype"] == paired.FLOAT32)]
+    alone = frame[(frame["seed"] == 0) & ~frame["case"].isin([TWO_D, INT8]) & (frame["dtype"] == FLOAT32)]
     assert {each["claim_id"] for each in techniques.answers(alone)} == {"NP-P-055"}
     assert "of one seed" in techniques.says(alone)
     joined = exactness.joined(alone)
@@ -103,8 +105,8 @@ def test_exactness_holds_only_if_it_does_in_every_seed(frame):
     assert "**no rank can change**" in exactness.says(exactness.joined(frame))
     broken = frame.copy()
     at = (broken["case"] == "FWP") & (broken["seed"] == 2)
-    broken.loc[at & (broken["dtype"] == paired.FLOAT32), "equal_in_order"] = False
-    broken.loc[at & (broken["dtype"] == paired.FLOAT64), ["unproven", "changed"]] = 3, 1
+    broken.loc[at & (broken["dtype"] == FLOAT32), "equal_in_order"] = False
+    broken.loc[at & (broken["dtype"] == FLOAT64), ["unproven", "changed"]] = 3, 1
     said = exactness.says(exactness.joined(broken))
     assert "**not all have equal bits**" in said and "99.900% of the samples" in said and "1 changed" in said
     assert exactness.joined(broken).set_index("case").loc["FWP", "changed"] == 1
@@ -135,9 +137,9 @@ def test_curves_are_thinned_by_means_and_compared_seed_by_seed():
 
 @pytest.fixture
 def models() -> pd.DataFrame:
-    rows = [row(PLAIN, paired.FLOAT32, 0, model=encoders.POPULAR, by=-0.09)]
+    rows = [row(PLAIN, FLOAT32, 0, model=encoders.POPULAR, by=-0.09)]
     for i, name in enumerate(ENCODERS.values()):
-        rows += [row(PLAIN, paired.FLOAT32, seed, model=name, by=0.005 * i) for seed in range(3)]
+        rows += [row(PLAIN, FLOAT32, seed, model=name, by=0.005 * i) for seed in range(3)]
     return pd.DataFrame(rows).assign(real_pure=True)
 
 
@@ -160,7 +162,7 @@ def test_encoders_against_popularity_and_each_other(models):
 
 
 def test_published_figures_come_from_the_register_with_their_protocol():
-    found = encoders.published()
+    found = published(encoders.ELSEWHERE)
     assert found["protocol"].str.len().gt(10).all() and found["published"].str.len().gt(3).all()
     assert all(register.claim(i).unit in (metric, "as labelled") for i, metric in encoders.ORDERS.items())
     assert all(register.claim(i).labels == tuple(ENCODERS.values()) for i in encoders.ORDERS)

@@ -10,10 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from nestlab.experiments.accuracy import compared, exactness, measuring, paired
-from nestlab.experiments.accuracy.settings import ENCODERS, Settings, settings
+from nestlab.experiments import compared
+from nestlab.experiments.accuracy import exactness, measuring
+from nestlab.experiments.accuracy.settings import ENCODERS, METRICS, Settings, settings
 from nestlab.experiments.accuracy.training import Bench, Training
 from nestlab.experiments.nestpipe.cases import NESTPIPE
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences
 
 # Slow: the notebook's smoke run takes the same path in every `make test`.
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
@@ -36,7 +38,7 @@ def small(tmp_path_factory) -> Settings:
 @pytest.fixture(scope="module")
 def measured(small, ranks) -> dict[str, pd.DataFrame]:
     one, other = ranks.run(everything, small, os.environ["NESTLAB_PREPARED"])
-    told = ["case", "dtype", *paired.METRICS, "changed", "samples", "loss"]  # seconds and own weights are each rank's
+    told = ["case", "dtype", *METRICS, "changed", "samples", "loss"]  # seconds and own weights are each rank's
     assert one["techniques"][told].equals(other["techniques"][told])
     return one
 
@@ -49,7 +51,9 @@ def bench_of(transport, chosen: Settings, prepared: str) -> Bench:
 def everything(transport, chosen: Settings, prepared: str) -> dict[str, pd.DataFrame]:
     bench = bench_of(transport, chosen, prepared)
     try:
-        return {part: pd.DataFrame(rows) for part, rows in measuring._measure(bench).rows.items()}
+        found = measuring._measure(bench)
+        told = {part: pd.DataFrame(rows) for part, rows in found.rows.items()}
+        return told | {"trainings": pd.DataFrame({"count": [found.trainings]})}
     finally:
         bench.close()
 
@@ -57,12 +61,12 @@ def everything(transport, chosen: Settings, prepared: str) -> dict[str, pd.DataF
 def test_every_technique_is_trained_and_only_inexact_ones_change_anything(measured):
     frame = measured["techniques"]
     names = [case.name for case in (*compared.exact(2), *compared.inexact(2, 16))]
-    assert frame[frame["dtype"] == paired.FLOAT32]["case"].tolist() == [compared.PLAIN, *names]
+    assert frame[frame["dtype"] == FLOAT32]["case"].tolist() == [compared.PLAIN, *names]
     assert frame["samples"].nunique() == 1 and frame["samples"].iloc[0] > 10 and np.isfinite(frame["loss"]).all()
     inexact = frame[frame["declared"].str.startswith("inexact")]
     assert len(inexact) == 4 and (inexact["changed"] > 0).all()
-    apart = paired.differences(frame[frame["declared"].str.startswith("exact")])
-    assert (apart[apart["dtype"] == paired.FLOAT64][list(paired.METRICS)] == 0).all(axis=None)
+    apart = differences(frame[frame["declared"].str.startswith("exact")], METRICS)
+    assert (apart[apart["dtype"] == FLOAT64][list(METRICS)] == 0).all(axis=None)
 
 
 def test_what_is_exact_is_so_by_bits_or_by_the_bound(measured):
@@ -77,6 +81,12 @@ def test_what_is_exact_is_so_by_bits_or_by_the_bound(measured):
     )
     assert (moved["weight_difference_float64"] > 0).all() and moved["weight_difference_float64"].max() < 1e-10
     assert (moved["weight_difference_float32"] > moved["weight_difference_float64"]).all()
+
+
+def test_every_training_counts(measured):
+    """Those of the techniques, two more encoders, and two in order, which are in no table: of micro-batches as they
+    come, and clustered. What would break it: rows of tables counted."""
+    assert measured["trainings"]["count"].tolist() == [len(measured["techniques"]) + 2 + 2]
 
 
 def test_curves_and_encoders(measured, small):

@@ -10,8 +10,9 @@ import pytest
 from nestlab import results
 from nestlab.errors import UserError
 from nestlab.experiments import trained_once
-from nestlab.experiments.accuracy import paired, tuning
+from nestlab.experiments.accuracy import tuning
 from nestlab.experiments.accuracy.measuring import Measured
+from nestlab.experiments.accuracy.settings import METRICS
 from nestlab.experiments.accuracy.study import accuracy
 
 
@@ -38,11 +39,11 @@ def test_the_ranks_train_once_and_all_is_kept(small, monkeypatch):
     curves = [{"case": "plain", "seed": 0, "step": 1, "loss": 2.0, "data": "made", "how": "measured"}]
     curves.append({**curves[0], "case": "DBP"})
     plain = {"case": "plain", "dtype": "float32", "seed": 0, "seconds": 1.0, "model": "HSTU", "declared": "exact"}
-    plain |= dict.fromkeys(paired.METRICS, 0.1) | {"samples": 10, "changed": 0, "loss": 2.0, "data": "made"}
+    plain |= dict.fromkeys(METRICS, 0.1) | {"samples": 10, "changed": 0, "loss": 2.0, "data": "made"}
     others = [{"model": "SASRec", "seconds": 1.0}, {"model": "most popular", "seconds": 0.0}]
-    others.append({"model": "HSTU", "seconds": 1.0})  # the plain one, which is trained once
+    others.append({"model": "HSTU", "seconds": 1.0})
     trained = {"techniques": [plain | {"how": "measured"}], "curves": curves, "encoders": others}
-    found = Measured(trained, {"encoders": 3.0})
+    found = Measured(trained, {"encoders": 3.0}, 2)
     monkeypatch.setattr(trained_once, "on_ranks", lambda *args, **kwargs: started.append(args) or found)
     assert "2 trainings on 2 ranks" in small.measure() and "2 trainings" in small.measure()
     assert "*DBP*" in small.says("curves") and len(started) == 1

@@ -21,6 +21,7 @@ from nestlab.embedding.tensor_train.shape import TTShape, suggest
 from nestlab.embedding.tensor_train.work import Work
 from nestlab.errors import UserError
 from nestlab.experiments import claims as register
+from nestlab.experiments.answering import NOT_JUDGED, combine
 from nestlab.experiments.ecorec import (
     checks,
     claims,
@@ -203,7 +204,7 @@ def test_figure_11_is_answered_with_the_preparing_in_it():
     assert found["ER-P-044"] == [2.0] * 7 and found["ER-P-045"] == [4.0] * 7
     assert found["ER-P-038"] == pytest.approx([0.3 * n for n in range(1, 8)])
     assert found["ER-P-043"] == [4.0 * n for n in range(1, 8)]
-    register.table(claims.combine(kernels_timed.answers(timings())))  # every value has the form of its claim
+    register.table(combine(kernels_timed.answers(timings())))  # every value has the form of its claim
     assert kernels_timed.key_figures(timings()) == {
         "synthetic_hashed_vs_tt_rec": 4.0,
         "synthetic_hashed_vs_el_rec": pytest.approx(2.0),
@@ -250,18 +251,18 @@ def test_more_tensor_trains_take_fewer_bytes(tiny):
 def test_checks_hold_and_the_two_faulty_readings_do_not(tiny):
     frame = checks.run(tiny)
     assert frame.loc[~frame["holds"], "claim"].tolist() == ["RL-P-023", "RL-P-024"]
-    register.table(claims.combine(checks.answers(frame)))
+    register.table(combine(checks.answers(frame)))
 
 
 def test_every_claim_that_names_the_notebook_is_answered_or_has_a_reason():
     folder = Path(study.__file__).parent
     told = set(re.findall(r"(?:ER|RL)-[PA]-\d{3}", "".join(p.read_text("utf-8") for p in folder.glob("*.py"))))
     told |= set(redundancy.published()["claim"])
-    expected = set(claims.expected())
+    expected = set(claims.ANSWERING.expected())
     assert expected <= told and set(claims.OPEN) <= expected
-    assert set(claims.still_open([])["claim"]) == expected
-    shown = claims.beside([register.Answer("ER-P-029", [1.0, 2.5], "measured")], judged=False)
-    assert shown.loc[0, "obtained"] == "1, 2.5 ms" and shown.loc[0, "verdict"] == claims.NOT_JUDGED
+    assert set(claims.ANSWERING.still_open([])["claim"]) == expected
+    shown = claims.ANSWERING.beside([register.Answer("ER-P-029", [1.0, 2.5], "measured")], judged=False)
+    assert shown.loc[0, "obtained"] == "1, 2.5 ms" and shown.loc[0, "verdict"] == NOT_JUDGED
 
 
 @pytest.fixture

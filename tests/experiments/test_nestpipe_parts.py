@@ -13,6 +13,8 @@ import torch
 from nestlab.batching import reduction, sample_keys
 from nestlab.errors import UserError
 from nestlab.experiments import claims as register
+from nestlab.experiments import tables
+from nestlab.experiments.answering import NOT_JUDGED, combine
 from nestlab.experiments.nestpipe import (
     ablation,
     came_to,
@@ -30,7 +32,6 @@ from nestlab.experiments.nestpipe import (
     robustness,
     settings,
     stream,
-    tables,
 )
 from nestlab.experiments.nestpipe.links import calibrated
 from nestlab.tracing import Event, Trace
@@ -191,7 +192,7 @@ def test_clustering_is_held_to_bytes_and_to_the_law(exposed, clustered_bytes, ve
     """Far fewer bytes alone do not confirm the claim: exposed time × N counts too, and the other way round."""
     frame = sweep()
     frame.loc[2, ["exposed_rows_ms", "sent_rows_bytes", "sent_grads_bytes"]] = exposed, clustered_bytes, clustered_bytes
-    found = claims.beside(claims.combine(micro_batches.answers(frame))).set_index("claim")["verdict"]
+    found = claims.ANSWERING.beside(combine(micro_batches.answers(frame))).set_index("claim")["verdict"]
     assert found["NP-P-058"] == verdicts
     assert found["NP-P-025"] == ("agrees" if exposed == 2.0 else "trend agrees") and found["NP-P-057"] == "agrees"
     on_the_law = sweep().assign(exposed_rows_ms=[8.0, 2.0, 2.0])
@@ -232,8 +233,8 @@ def test_what_the_links_came_to_is_computed_and_a_miss_has_its_reason():
 
 
 def test_a_smoke_run_judges_nothing_and_values_have_units():
-    frame = claims.beside(claims.combine(micro_batches.answers(sweep())), judged=False).set_index("claim")
-    assert set(frame["verdict"]) == {claims.NOT_JUDGED}
+    frame = claims.ANSWERING.beside(combine(micro_batches.answers(sweep())), judged=False).set_index("claim")
+    assert set(frame["verdict"]) == {NOT_JUDGED}
     assert frame["obtained"].to_dict() == {
         "NP-P-025": "0.909 exposed share × N",
         "NP-P-057": "yes",
@@ -355,9 +356,9 @@ def test_sorting_by_a_column_puts_equal_ids_together(small):
 
 
 def test_what_is_left_open_has_a_reason_and_no_claim_is_forgotten(project):
-    expected = claims.expected()
+    expected = claims.ANSWERING.expected()
     assert set(claims.OPEN) <= set(expected)
-    open_frame = claims.still_open([])
+    open_frame = claims.ANSWERING.still_open([])
     assert set(open_frame["claim"]) == set(expected) and open_frame["reason"].str.len().gt(10).all()
     source = "\n".join(path.read_text() for path in (project / "nestlab/experiments/nestpipe").glob("*.py"))
     assert [i for i in expected if f'"{i}"' not in source] == []
@@ -374,11 +375,11 @@ def test_settings_that_make_no_sense(given, says):
 
 
 def test_every_part_is_in_the_notebook(project):
-    from nestlab.experiments.nestpipe.study import PARTS, _module
+    from nestlab.experiments.nestpipe.study import PARTS, Study
 
     book = json.loads((project / "notebooks" / "10_nestpipe.ipynb").read_text(encoding="utf-8"))
     source = "\n".join("".join(cell["source"]) for cell in book["cells"])
     assert all(not cell.get("outputs") for cell in book["cells"])
-    for part, heading in PARTS.items():
+    for part, (heading, *_) in PARTS.items():
         assert f'"{part}"' in source and (f'study.figure("{part}")' in source) == bool(heading)
-        assert not heading or callable(_module(part).plot)
+        assert not heading or callable(Study.module(part).plot)

@@ -7,7 +7,8 @@ import pytest
 
 from nestlab import results
 from nestlab.errors import RankFailed, UserError
-from nestlab.experiments.nestpipe import ranks, restart, study
+from nestlab.experiments import trained_once
+from nestlab.experiments.nestpipe import restart, study
 from nestlab.experiments.nestpipe.measuring import Measured
 from nestlab.experiments.nestpipe.study import nestpipe
 
@@ -26,7 +27,7 @@ def test_the_ranks_measure_once_and_all_is_kept(small, monkeypatch):
     monkeypatch.setattr(restart, "kill_in_the_middle", lambda s, folder: started.append("killed"))
     rows = {"ablation": [], "exactness": [], "curriculum": [{"depth": d, "seconds": 1.0} for d in ("constant", "ramp")]}
     found = Measured(rows, {"none": None, "DBP + FWP + greedy": None}, {"ablation": 1.0})
-    monkeypatch.setattr(ranks, "on_ranks", lambda *args, **kwargs: started.append("measured") or found)
+    monkeypatch.setattr(trained_once, "on_ranks", lambda *args, **kwargs: started.append("measured") or found)
     monkeypatch.setattr(study, "write_chrome_trace", lambda trace, path: None)
     monkeypatch.setattr(study.exactness, "joined", lambda one, other: pd.DataFrame({"case": ["none"]}))
     assert "2 ranks" in small.measure() and "2 ranks" in small.measure()

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from nestlab.errors import UserError
-from nestlab.experiments.accuracy import paired
-from nestlab.experiments.accuracy.compared import INT8, PLAIN, STALE, reordered
+from nestlab.experiments.compared import INT8, PLAIN, STALE, reordered
 from nestlab.experiments.nestpipe.cases import BOTH, NESTPIPE
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64
 from nestlab.experiments.ranking import models, tasks, techniques
 from nestlab.experiments.ranking.looking import METRICS
 from nestlab.experiments.ranking.measuring import CONSTANT
@@ -64,7 +64,6 @@ def test_table_picture_and_figures_of_models():
     assert "constant: 0.5000" in axes[0].get_xlabel() and "lower is better" in axes[3].get_xlabel()
     found = models.key_figures(frame)
     assert found["auc_din"] == pytest.approx(0.72) and len(found) == 15
-    assert list(models.published()["claim"]) == [f"RL-P-{number:03d}" for number in range(87, 93)]
 
 
 def of_tasks(seeds: int = 3) -> pd.DataFrame:
@@ -107,18 +106,18 @@ def of_techniques(seeds: int = 3) -> pd.DataFrame:
         zero = {"weight_difference": 0.0, "equal_to_plain": True}
         rows += [TOLD | zero | {"case": PLAIN, "dtype": d, "seed": seed} | metrics(0.7, seed) for d in DTYPES]
         for case in cases(settings("quick")):
-            told = TOLD | {"case": case.name, "declared": case.flags.exactness(), "seed": seed, "dtype": paired.FLOAT32}
+            told = TOLD | {"case": case.name, "declared": case.flags.exactness(), "seed": seed, "dtype": FLOAT32}
             by = COSTS.get(case.name, 1e-5 if reordered(case) else 0.0)
             known = {"weight_difference": abs(by), "equal_to_plain": by == 0} if case.exact else {}
             step = -SPREAD if case.name == INT8 else SPREAD
             rows.append(told | known | metrics(0.7 + by, seed, step))
             if reordered(case):
-                double = {"dtype": paired.FLOAT64, "weight_difference": 1e-12, "equal_to_plain": False}
+                double = {"dtype": FLOAT64, "weight_difference": 1e-12, "equal_to_plain": False}
                 rows.append(told | double | metrics(0.7, seed))
     return pd.DataFrame(rows)
 
 
-DTYPES = (paired.FLOAT32, paired.FLOAT64)
+DTYPES = (FLOAT32, FLOAT64)
 COSTS = {STALE: -0.004, INT8: -0.0005}
 
 
@@ -148,7 +147,7 @@ def test_exact_ones_are_exact_and_inexact_ones_have_a_cost():
 def test_what_is_not_exact_is_said_so():
     """What would break it: a tolerance that is told but not looked at."""
     frame = of_techniques(seeds=1)
-    frame.loc[frame["dtype"] == paired.FLOAT64, "weight_difference"] = 1e-6
+    frame.loc[frame["dtype"] == FLOAT64, "weight_difference"] = 1e-6
     frame.loc[frame["case"] == "DBP", "equal_to_plain"] = False
     said = techniques.says(frame)
     assert "**beyond** the tolerance" in said and "**No technique ends with the plain loop's bits.**" in said

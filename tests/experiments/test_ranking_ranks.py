@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nestlab.experiments.accuracy import paired
-from nestlab.experiments.accuracy.compared import INT8, PLAIN, REFERENCE, STALE
 from nestlab.experiments.accuracy.training import Bench
+from nestlab.experiments.compared import INT8, PLAIN, REFERENCE, STALE
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences
 from nestlab.experiments.ranking import measuring
 from nestlab.experiments.ranking.looking import CLICK, METRICS, HeldOut
 from nestlab.experiments.ranking.measuring import CONSTANT
@@ -62,7 +62,7 @@ def measured(small, ranks) -> dict[str, pd.DataFrame]:
 def test_every_model_action_and_technique_is_there(measured):
     assert measured["models"]["model"].tolist() == [CONSTANT, *MODELS.values()]
     assert measured["tasks"]["task"].tolist() == [*TASKS, *TASKS]
-    single = measured["techniques"][measured["techniques"]["dtype"] == paired.FLOAT32]
+    single = measured["techniques"][measured["techniques"]["dtype"] == FLOAT32]
     assert single["case"].tolist()[0] == PLAIN and single["case"].tolist()[-2:] == [STALE, INT8]
     plain, model = single.iloc[0], measured["models"].set_index("model").loc[MODELS["multitask"]]
     assert plain["AUC"] == model["AUC"] and measured["tasks"].iloc[0]["AUC"] == model["AUC"]
@@ -70,9 +70,9 @@ def test_every_model_action_and_technique_is_there(measured):
 
 def test_exact_is_exact_and_inexact_is_not(measured):
     frame = measured["techniques"]
-    apart = paired.differences(frame, METRICS).set_index(["case", "dtype"])
-    assert apart.loc[("DBP", paired.FLOAT32), "equal_to_plain"]
-    double = apart.xs(paired.FLOAT64, level="dtype")
+    apart = differences(frame, METRICS).set_index(["case", "dtype"])
+    assert apart.loc[("DBP", FLOAT32), "equal_to_plain"]
+    double = apart.xs(FLOAT64, level="dtype")
     assert len(double) == 3 and double["weight_difference"].between(0, TOLERANCE, inclusive="right").all()
     inexact = apart[apart["declared"].str.startswith("inexact")]
     assert len(inexact) == 2 and (inexact["changed"] > 0).all()

@@ -10,8 +10,7 @@ import pytest
 from nestlab import data, results
 from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport
-from nestlab.experiments import trained_once
-from nestlab.experiments.accuracy import compared
+from nestlab.experiments import compared, trained_once
 from nestlab.experiments.accuracy.measuring import Measured
 from nestlab.experiments.accuracy.training import Bench
 from nestlab.experiments.ranking import measuring, tuning
@@ -90,6 +89,7 @@ def test_dbp_has_the_plain_loops_bits_and_stale_has_not(bench):
     assert row == {"changed": 0, "weight_difference": 0.0, "equal_to_plain": True}
     stale = measuring._looked(bench, Training(compared.inexact(1, 1)[0], "multitask", 0))
     assert stale.apart(plain)["changed"] > 0 and np.isfinite(stale.row(bench, held)["NE"])
+    assert [each.case.name for each in bench.trained[-3:]] == [compared.PLAIN, "DBP", compared.STALE]
 
 
 @pytest.fixture
@@ -106,11 +106,11 @@ def test_a_run_says_what_is_judged_and_concludes_nothing_at_smoke(small, monkeyp
     assert "1,200 are trained on" in small.about() and "smoke run" in small.about()
     told = {"data": "made", "how": "measured", "case": "plain", "dtype": "float32", "seconds": 1.0}
     rows = {"models": [told] * 6, "tasks": [told], "techniques": [told, told | {"case": "DBP"}]}
-    monkeypatch.setattr(trained_once, "on_ranks", lambda *args, **kwargs: Measured(rows, {"models": 2.0}))
-    assert "7 trainings on 2 ranks" in small.measure()
+    monkeypatch.setattr(trained_once, "on_ranks", lambda *args, **kwargs: Measured(rows, {"models": 2.0}, 9))
+    assert "9 trainings on 2 ranks of this machine" in small.measure()
     monkeypatch.setattr(type(small), "module", lambda self, part: pytest.fail("asked for a conclusion"))
     assert small.says("models") == "A smoke run: nothing is concluded."
-    assert small.published()["claim"].str.startswith("RL-P-").all()
+    assert list(small.published()["claim"]) == [f"RL-P-{number:03d}" for number in range(87, 93)]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import pytest
 from nestlab import results
 from nestlab.errors import NotAvailableYet, UserError
 from nestlab.experiments import claims as register
-from nestlab.experiments.two_tier import claims, study
+from nestlab.experiments.answering import combine
+from nestlab.experiments.tables import Shown
+from nestlab.experiments.two_tier import claims
 from nestlab.experiments.two_tier.setups import place_of_tier
-from nestlab.experiments.two_tier.shown import Shown
-from nestlab.experiments.two_tier.study import PARTS, two_tier
+from nestlab.experiments.two_tier.study import PARTS, Study, two_tier
 
 
 @pytest.fixture
@@ -28,33 +29,33 @@ def answer(claim_id: str, obtained, note: str = "") -> dict:
 
 
 def test_two_parts_that_try_one_claim_must_both_hold():
-    (held,) = claims.combine([answer("RS-C-009", True, "a"), answer("RS-C-009", True, "b")])
+    (held,) = combine([answer("RS-C-009", True, "a"), answer("RS-C-009", True, "b")])
     assert held.obtained is True and held.note == "a; b"
-    (failed,) = claims.combine([answer("RS-C-009", True), answer("RS-C-009", False)])
+    (failed,) = combine([answer("RS-C-009", True), answer("RS-C-009", False)])
     assert failed.obtained is False
     with pytest.raises(ValueError, match="NP-A-008 is answered twice"):
-        claims.combine([answer("NP-A-008", 92.0), answer("NP-A-008", 90.0)])
+        combine([answer("NP-A-008", 92.0), answer("NP-A-008", 90.0)])
 
 
 def test_what_is_left_open_has_a_reason():
-    expected = claims.expected()
+    expected = claims.ANSWERING.expected()
     assert set(claims.OPEN) <= set(expected) and "NP-A-008" in expected and "RL-P-049" not in expected
-    frame = claims.still_open(claims.combine(answer(i, True) for i in expected if i.startswith("RS-C")))
+    frame = claims.ANSWERING.still_open(combine(answer(i, True) for i in expected if i.startswith("RS-C")))
     assert set(frame["claim"]) == {i for i in expected if not i.startswith("RS-C")}
-    opened = claims.still_open([]).set_index("claim")["reason"]
+    opened = claims.ANSWERING.still_open([]).set_index("claim")["reason"]
     assert opened["RS-C-021"] == claims.OPEN["RS-C-021"]
 
 
 def test_a_verdict_stands_beside_each_answer():
-    frame = claims.beside(claims.combine([answer("RS-A-006", False), answer("RS-A-005", 6)]))
+    frame = claims.ANSWERING.beside(combine([answer("RS-A-006", False), answer("RS-A-005", 6)]))
     assert list(frame["claim"]) == ["RS-A-005", "RS-A-006"] and list(frame["verdict"]) == ["agrees", "differs"]
     assert frame.loc[0, "published"] == "6 stages"
 
 
 def test_a_part_is_measured_once_and_kept(small, monkeypatch):
     measured = []
-    real = study._module("checks").measure
-    monkeypatch.setattr(study._module("checks"), "measure", lambda s: measured.append(s) or real(s))
+    real = small.module("checks").measure
+    monkeypatch.setattr(small.module("checks"), "measure", lambda s: measured.append(s) or real(s))
     table = small.table("checks")
     assert small.frame("checks") is small.frame("checks") and len(measured) == 1
     assert len(small.beside("checks")) == len(table)
@@ -101,10 +102,11 @@ def test_an_unknown_part_is_refused(small):
 def test_every_part_is_in_the_notebook_and_the_other_way_round(project):
     book = json.loads((project / "notebooks" / "30_two_tier_cache.ipynb").read_text(encoding="utf-8"))
     source = "\n".join("".join(cell["source"]) for cell in book["cells"])
-    for part, (heading, _) in PARTS.items():
+    for part, (heading, _, _, digest) in PARTS.items():
         assert (f'study.figure("{part}")' in source) == bool(heading) and f'("{part}")' in source
-        module = study._module(part)
+        module = Study.module(part)
         assert callable(module.measure) and (not heading or callable(module.plot))
+        assert digest == "digest" or callable(getattr(module, digest))
 
 
 def test_a_notebook_shows_texts_in_full_and_numbers_short():

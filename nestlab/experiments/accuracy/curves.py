@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments.accuracy.compared import PLAIN
-from nestlab.experiments.nestpipe.tables import Said
+from nestlab.experiments.compared import PLAIN
+from nestlab.experiments.tables import Said
 
 POINTS = 60  # of a drawn curve, each the mean of its steps
 

@@ -1,4 +1,4 @@
-"""Three encoders trained plainly on the same windows, beside the items' popularity; and what was published elsewhere.
+"""Three encoders trained plainly on the same windows, beside the items' popularity.
 
 Predicted before the first run: all three are far above popularity; HSTU and FuXi-α, which see when an event was, are
 above SASRec by less than the spread of three seeds times three, since Pure is a thinned log of short histories.
@@ -11,10 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments import claims as register
-from nestlab.experiments.accuracy.paired import METRICS, spread
-from nestlab.experiments.accuracy.settings import ENCODERS
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.accuracy.settings import ENCODERS, METRICS
+from nestlab.experiments.over_seeds import over_seeds, with_spreads
+from nestlab.experiments.tables import Said, answer, chosen
 
 POPULAR = "most popular"
 # Claims on full ranking elsewhere, and the metric that each tells of SASRec, HSTU and FuXi-α.
@@ -25,25 +24,13 @@ ELSEWHERE = (*ORDERS, *(f"RL-P-{number:03d}" for number in range(79, 87)))
 
 def by_model(frame: pd.DataFrame) -> pd.DataFrame:
     """A row a model, means and spreads over its seeds; in the order of the frame."""
-    rows = []
-    for model, part in frame.groupby("model", sort=False):
-        row = {
-            "model": model,
-            "seeds": len(part),
-            "weights": part["weights"].iloc[0],
-            "seconds": part["seconds"].mean(),
-        }
-        for metric in METRICS:
-            row |= {metric: part[metric].mean(), f"{metric} sd": spread(part[metric])}
-        rows.append(row)
-    return pd.DataFrame(rows)
+    return over_seeds(frame, ["model"], METRICS, first=["weights"], means=["seconds"])
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
     found = by_model(frame)
     for metric in METRICS:
-        pairs = zip(found[metric], found[f"{metric} sd"], strict=True)
-        found[metric] = [f"{mean:.4f}" + ("" if np.isnan(sd) else f" ± {sd:.4f}") for mean, sd in pairs]
+        found[metric] = with_spreads(found, metric)
     names = {"model": "model", "seeds": "seeds", **{metric: metric for metric in METRICS}}
     return chosen(found, names | {"weights": "weights of the dense part", "seconds": "seconds a training"})
 
@@ -68,16 +55,6 @@ def says(frame: pd.DataFrame) -> Said:
 def seed_spread(found: pd.DataFrame) -> float:
     """The larger standard deviation over seeds of HR@10, of HSTU and SASRec."""
     return float(found.loc[[ENCODERS["hstu"], ENCODERS["sasrec"]], "HR@10 sd"].max())
-
-
-def published() -> pd.DataFrame:
-    """Figures of the register on retrieval: what, by which protocol, and what is doubtful about it."""
-    rows = []
-    for claim_id in ELSEWHERE:
-        claim = register.claim(claim_id)
-        row = {"claim": claim_id, "what": claim.sentence, "published": register.published(claim)}
-        rows.append(row | {"protocol": claim.where, "doubtful": claim.suspect or ""})
-    return pd.DataFrame(rows)
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:

@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments.accuracy.paired import FLOAT32, FLOAT64, METRICS, differences
-from nestlab.experiments.nestpipe.tables import Said, chosen
+from nestlab.experiments.accuracy.settings import METRICS
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences
+from nestlab.experiments.tables import Said, chosen
 
 _DIGEST = {
     "case": "technique",
@@ -35,7 +36,7 @@ _LEAST = 1e-19  # of the drawn axis
 def joined(techniques: pd.DataFrame) -> pd.DataFrame:
     """A row an exact technique, over all its seeds: bits in float32 (truths must hold in each seed), the bound in
     float64 (NaN where nothing was computed in it)."""
-    apart = differences(techniques)
+    apart = differences(techniques, METRICS)
     apart = apart[apart["declared"].str.startswith("exact")]
     rows = []
     for case, part in apart.groupby("case", sort=False):

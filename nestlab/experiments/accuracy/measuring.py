@@ -14,13 +14,14 @@ import torch
 from nestlab.data import Loader
 from nestlab.data.kuairand_files import PURE
 from nestlab.data.sequences import SequenceData
-from nestlab.experiments.accuracy import compared, curves
+from nestlab.experiments import compared
+from nestlab.experiments.accuracy import curves
 from nestlab.experiments.accuracy.bound import Scorer, bound
 from nestlab.experiments.accuracy.encoders import POPULAR
 from nestlab.experiments.accuracy.settings import ENCODERS, Settings
 from nestlab.experiments.accuracy.training import Bench, Trained, Training, train
 from nestlab.experiments.accuracy.whole import Known, scorer
-from nestlab.experiments.nestpipe.ranks import joined, rows_of_all
+from nestlab.experiments.ranks import joined, rows_of_all
 from nestlab.training.item_pairs import places_of, seen_pairs
 from nestlab.training.ranking_metrics import retrieval_metrics
 from nestlab.training.retrieval import HELDOUT, RankingProtocol, evaluate_retrieval, rank_by_popularity
@@ -63,10 +64,12 @@ class HeldOut:
 
 @dataclass
 class Measured:
-    """By part the rows of its table and the seconds that it took."""
+    """By part the rows of its table and the seconds that it took; how many trainings there were, with those that are in
+    no table."""
 
     rows: dict[str, list[Figures]] = field(default_factory=lambda: {"techniques": [], "curves": [], "encoders": []})
     seconds: dict[str, float] = field(default_factory=dict)
+    trainings: int = 0
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -101,6 +104,7 @@ def _measure(bench: Bench) -> Measured:
                 found.rows["techniques"] += _in_float64(bench, seed)
         with found.timed("encoders"):
             found.rows["encoders"] += _encoders(bench, seed, plain)
+    found.trainings = len(bench.trained)
     return found
 
 

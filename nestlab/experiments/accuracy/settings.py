@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from nestlab.errors import UserError
 
 ENCODERS = {"sasrec": "SASRec", "hstu": "HSTU", "fuxi": "FuXi-α"}  # by parameter, in the order in which they are shown
+METRICS = ("HR@10", "HR@50", "NDCG@10", "NDCG@50", "MRR")
+CONSISTENCY = METRICS[:4]  # those of the systems' papers
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from nestlab.errors import UserError
 from nestlab.experiments.accuracy import claims, encoders, exactness, measuring
 from nestlab.experiments.accuracy.settings import ENCODERS, settings
 from nestlab.experiments.accuracy.training import sequence_options
-from nestlab.experiments.nestpipe.tables import Said, Table, noted
 from nestlab.experiments.parts import Part
 from nestlab.experiments.placing import place
+from nestlab.experiments.tables import Said
 from nestlab.experiments.trained_once import TrainedOnce
 
 
@@ -29,13 +29,14 @@ class Study(TrainedOnce):
     name = "accuracy"
     package = "nestlab.experiments.accuracy"
     parts = {  # noqa: RUF012
-        "techniques": Part("techniques", "What each technique changes of the ranking metrics, against the plain loop"),
-        "exactness": Part("exactness", "How far exact techniques are from the plain loop after the whole training"),
-        "curves": Part("curves", "Training loss, and how far each technique's curve is from the plain loop's"),
-        "encoders": Part("encoders", "Three encoders, trained plainly, and popularity; a dot a seed"),
+        "techniques": Part("What each technique changes of the ranking metrics, against the plain loop"),
+        "exactness": Part("How far exact techniques are from the plain loop after the whole training"),
+        "curves": Part("Training loss, and how far each technique's curve is from the plain loop's"),
+        "encoders": Part("Three encoders, trained plainly, and popularity; a dot a seed"),
     }
     answering = claims.ANSWERING
     work = staticmethod(measuring.measure)
+    elsewhere = encoders.ELSEWHERE
     smoke_says = (
         "This is a smoke run: it shows that everything runs. Its few rows teach a model nothing: its metrics mean "
         "nothing, and it answers no claim. For those take scale quick or paper."
@@ -52,23 +53,11 @@ class Study(TrainedOnce):
             f"{info.counts['users']:,} users, {info.counts['items']:,} items, {info.counts['samples_train']:,} windows "
             f"to train on, {info.counts['samples_heldout']:,} held-out samples. Protocol: {info.convention}."
         )
-        return Said(f"{text} **{self.smoke_says}**" if self.smoke else text)
-
-    def trainings(self) -> int:
-        """The plain ones of the study's model are in both tables; those in order are references, and in none."""
-        encoders = self.frame("encoders")
-        others = (encoders["seconds"] > 0) & (encoders["model"] != ENCODERS[self.settings.model])
-        return int((self.frame("techniques")["seconds"] > 0).sum() + others.sum())
+        return self.warned(text)
 
     def measured(self, part: str) -> pd.DataFrame:
         """What the ranks measured of a part; what is exact follows from the trainings of the techniques."""
         return exactness.joined(self.frame("techniques")) if part == "exactness" else super().measured(part)
-
-    def published(self) -> Table:
-        """Figures of the register on retrieval, each with its protocol: they are of other data, and not compared."""
-        return noted(
-            encoders.published(), "Published elsewhere, by other protocols: not to be compared figure by figure."
-        )
 
 
 def accuracy(

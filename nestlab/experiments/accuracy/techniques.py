@@ -16,19 +16,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments.accuracy.compared import PLAIN, STALE, TWO_D
-from nestlab.experiments.accuracy.paired import (
-    CONSISTENCY,
+from nestlab.experiments.accuracy.settings import CONSISTENCY, METRICS
+from nestlab.experiments.compared import PLAIN, STALE, TWO_D
+from nestlab.experiments.nestpipe.cases import NESTPIPE
+from nestlab.experiments.over_seeds import (
     FLOAT32,
     FLOAT64,
-    METRICS,
     differences,
     largest,
     spread,
     summary,
+    with_spreads,
 )
-from nestlab.experiments.nestpipe.cases import NESTPIPE
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.tables import Said, answer
 from nestlab.results.intervals import of_mean
 
 _LINEAR = 1e-4  # of the symmetric logarithmic axis: one held-out sample of ten thousand
@@ -44,26 +44,16 @@ def digest(
     found = summary(frame, metrics)
     shown = {"technique": found["case"], "computed in": found["dtype"], "seeds": found["seeds"]}
     for metric in metrics:
-        shown[metric] = [_with(row[metric], row[f"{metric} sd"], ".4f") for _, row in found.iterrows()]
+        shown[metric] = with_spreads(found, metric)
     for metric in apart:
-        values = [_with(row[f"Δ {metric}"], row[f"Δ {metric} sd"], "+.4f") for _, row in found.iterrows()]
-        shown[f"Δ {metric}"] = values
+        shown[f"Δ {metric}"] = with_spreads(found, f"Δ {metric}", "+.4f")
     shown[changed] = found["changed"] * 100
     return pd.DataFrame(shown | {"loss of the last epoch": found["loss"], "declared": found["declared"]})
 
 
-def _with(mean: float, sd: float, form: str) -> str:
-    """Mean ± spread; a difference that is nothing at all is a plain 0."""
-    if np.isnan(mean):
-        return ""
-    if form.startswith("+") and mean == 0 and (np.isnan(sd) or sd == 0):
-        return "0"
-    return f"{mean:{form}}" + ("" if np.isnan(sd) else f" ± {sd:.4f}")
-
-
 def says(frame: pd.DataFrame) -> Said:
     """Whether exact is exact, what rounding alone does, what inexact ones cost, with its interval over seeds."""
-    apart = differences(frame)
+    apart = differences(frame, METRICS)
     plain = frame[(frame["case"] == PLAIN) & (frame["dtype"] == FLOAT32)]
     sd, count = spread(plain["HR@10"]), int(plain["samples"].iloc[0])
     exact = apart[apart["declared"].str.startswith("exact")]
@@ -191,11 +181,11 @@ def _names(ticks: list[float]) -> list[str]:
 
 def answers(frame: pd.DataFrame) -> list[dict]:
     """The consistency rows: NestPipe's techniques, a stale engine, 2D sparse parallelism."""
-    found, model = summary(frame).set_index(["case", "dtype"]), frame["model"].iloc[0]
+    found, model = summary(frame, METRICS).set_index(["case", "dtype"]), frame["model"].iloc[0]
     ranked = f"{model}, {int(frame['samples'].iloc[0]):,} held-out samples"
     about = f"{ranked}, mean over {frame['seed'].nunique()} seed(s)"
     exact_seeds = frame.loc[frame["case"] == NESTPIPE, "seed"].nunique()
-    single, double = (largest(frame, NESTPIPE, dtype) for dtype in (FLOAT32, FLOAT64))
+    single, double = (largest(frame, NESTPIPE, dtype, CONSISTENCY) for dtype in (FLOAT32, FLOAT64))
     note = f"{ranked}; any metric of {exact_seeds} seed(s): largest change {double:.2g} in float64, "
     note += f"where only {NESTPIPE} differs; "
     note += f"{single:.2g} in float32, where rounding of sums in another order is in it"
@@ -213,10 +203,10 @@ def answers(frame: pd.DataFrame) -> list[dict]:
 
 def key_figures(frame: pd.DataFrame) -> dict[str, float]:
     """HR@10 of the plain loop and what each technique changes of it, in float32; of exact ones in float64 too."""
-    found = summary(frame)
+    found = summary(frame, METRICS)
     plain = found[(found["case"] == PLAIN) & (found["dtype"] == FLOAT32)].iloc[0]
     figures = {"hr10_plain": float(plain["HR@10"])} | changes(found, "HR@10", "hr10_change")
-    figures["exact_largest_change_float64"] = largest(frame, NESTPIPE, FLOAT64)
+    figures["exact_largest_change_float64"] = largest(frame, NESTPIPE, FLOAT64, CONSISTENCY)
     return figures
 
 

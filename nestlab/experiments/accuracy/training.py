@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from nestlab.exchange import Transport
 from nestlab.exchange.collective import CollectiveTransport
 from nestlab.experiments.accuracy.settings import Settings
 from nestlab.experiments.nestpipe.cases import Case, groups_of
-from nestlab.experiments.nestpipe.ranks import TIMEOUT_S
+from nestlab.experiments.ranks import TIMEOUT_S
 from nestlab.models import RecModel
 from nestlab.models.sequence import Size, sequence_model, sequence_tables
 from nestlab.pipeline import Inline, Lanes, Pipeline
@@ -30,12 +31,14 @@ class Bench:
     Attributes:
         transport: of one replica group.
         grouped: the same ranks in several replica groups; None: there is one rank.
+        trained: what was trained so far, in order.
     """
 
     settings: Settings
     dataset: data.Dataset
     transport: Transport
     grouped: Transport | None = None
+    trained: list[Any] = field(default_factory=list)
     _sequences: dict[int, SequenceData] = field(default_factory=dict)
 
     @classmethod
@@ -103,6 +106,7 @@ def train(bench: Bench, training: Training) -> Trained:
     ready, epochs = prepared(bench, training), bench.settings.epochs
     started = time.perf_counter()
     losses = [float(output.loss) for _ in range(epochs) for output in ready.pipeline.run(ready.loader)]
+    bench.trained.append(training)
     return Trained(ready.pipeline, ready.sequences, np.array(losses), time.perf_counter() - started)
 
 

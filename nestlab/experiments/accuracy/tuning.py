@@ -13,7 +13,7 @@ import pandas as pd
 
 from nestlab import data
 from nestlab.exchange import LocalTransport
-from nestlab.experiments.accuracy import compared
+from nestlab.experiments import compared
 from nestlab.experiments.accuracy.encoders import POPULAR
 from nestlab.experiments.accuracy.measuring import LOOK, PROTOCOL, named
 from nestlab.experiments.accuracy.settings import ENCODERS, Settings

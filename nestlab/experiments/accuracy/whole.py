@@ -15,7 +15,7 @@ from nestlab.exchange import Transport
 from nestlab.experiments.accuracy.bound import Scorer
 from nestlab.experiments.accuracy.training import Trained
 from nestlab.experiments.nestpipe.comparing import Distance, Whole, distance
-from nestlab.experiments.nestpipe.ranks import rows_of_all
+from nestlab.experiments.ranks import rows_of_all
 from nestlab.models.sequence.building import TABLES
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from nestlab.experiments.ecorec.kernels_timed import NAMES, OVER_BATCH
-from nestlab.experiments.nestpipe.tables import Said
+from nestlab.experiments.tables import Said
 
 _KINDS = {"one product an id": "one product an id", "one matrix a slice": "one matrix a slice of the second core"}
 

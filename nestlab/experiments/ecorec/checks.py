@@ -18,7 +18,7 @@ from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.embedding.tensor_train.work import Work
 from nestlab.experiments.ecorec.memory import BatchedProducts
 from nestlab.experiments.ecorec.settings import Settings
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.tables import Said, answer
 
 _SHAPE = TTShape((6, 5, 4), (2, 2, 3), (3, 4))
 _COLUMNS = ["check", "obtained", "wanted", "holds", "claim", "peak_bytes", "how", "note"]

@@ -1,11 +1,8 @@
-"""Published claims beside what this run obtained: which of those that name the notebook stay open, and why."""
+"""The EcoRec study's part of the register: which claims that name the notebook it leaves open, and why."""
 
 from __future__ import annotations
 
-from nestlab.experiments import claims as register
-from nestlab.experiments.answering import NOT_JUDGED, Answering, combine
-
-__all__ = ["ANSWERING", "NOTEBOOK", "NOT_JUDGED", "OPEN", "beside", "combine", "expected", "register", "still_open"]
+from nestlab.experiments.answering import Answering
 
 NOTEBOOK = "notebooks/40_ecorec.ipynb"
 _SIMULATED = "takes the simulator of a cluster, which is not there yet"
@@ -34,4 +31,3 @@ _UNITS = {
     "RL-P-026": "× the prefixes of hashed ids",
 }
 ANSWERING = Answering(NOTEBOOK, OPEN, _UNITS)
-beside, expected, still_open = ANSWERING.beside, ANSWERING.expected, ANSWERING.still_open

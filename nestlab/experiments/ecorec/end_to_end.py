@@ -26,7 +26,7 @@ from nestlab.embedding import EmbeddingStore, optimizer
 from nestlab.experiments.ecorec.end_to_end_plot import draw
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import opened
-from nestlab.experiments.nestpipe.tables import Said, chosen, medians, share, spread_text
+from nestlab.experiments.tables import Said, chosen, medians, share, spread_text
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Pipeline
 from nestlab.techniques import Techniques

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments.nestpipe.tables import rounds_text, whiskers
+from nestlab.experiments.tables import rounds_text, whiskers
 
 _PARTS = {
     "look_up_ms": "ids: routing, sorting, deduplication",

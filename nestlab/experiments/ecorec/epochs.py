@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from nestlab import plotting
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import opened
-from nestlab.experiments.nestpipe.tables import Said, chosen
+from nestlab.experiments.tables import Said, chosen
 from nestlab.tracing.memory import DEVICE
 from nestlab.training import History, Recipe, TrainOptions, assemble
 from nestlab.training.metrics import auc_interval

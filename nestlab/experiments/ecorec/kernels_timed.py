@@ -27,7 +27,7 @@ from nestlab.experiments import claims as register
 from nestlab.experiments.ecorec.redundancy import prefix_shares
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import HASHED, SKEW, drawn
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen
 
 NAMES = {"tt_rec": "TT-Rec", "el_rec": "EL-Rec", "ecorec": "EcoRec"}
 OVER_BATCH, OVER_RANK = "over the batch", "over the rank"

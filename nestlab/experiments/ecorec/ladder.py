@@ -25,8 +25,8 @@ from nestlab.errors import UserError
 from nestlab.experiments.ecorec.ladder_ranks import Climbed, Rung, on_rank
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.nestpipe.links import EMULATED
-from nestlab.experiments.nestpipe.ranks import on_ranks
-from nestlab.experiments.nestpipe.tables import (
+from nestlab.experiments.ranks import on_ranks
+from nestlab.experiments.tables import (
     Said,
     answer,
     chosen,

@@ -16,7 +16,7 @@ from nestlab.exchange.linked import Linked
 from nestlab.experiments.ecorec.ladder_model import DATA, LR, batch, build_model
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.nestpipe.links import EMULATED, LATENCY_US
-from nestlab.experiments.nestpipe.ranks import joined, of_all
+from nestlab.experiments.ranks import joined, of_all
 from nestlab.pipeline import Inline, Lanes, Pipeline
 from nestlab.techniques import Techniques
 from nestlab.tracing import COMPUTE, Breakdown, Recorder, Trace, breakdowns, gather_traces

@@ -23,7 +23,7 @@ from nestlab.embedding import EmbeddingStore, KeySet, StepInfo, TableConfig, Tie
 from nestlab.embedding.tensor_train import TensorTrain, TTTable
 from nestlab.embedding.tensor_train.shape import suggest
 from nestlab.experiments.ecorec.settings import Settings
-from nestlab.experiments.nestpipe.tables import Said, chosen
+from nestlab.experiments.tables import Said, chosen
 
 OPTIMIZER = "adagrad"  # a sum beside each weight
 LARGE = 1 << 30  # bytes: a capacity that is computed alone

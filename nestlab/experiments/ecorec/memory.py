@@ -28,7 +28,7 @@ from nestlab.experiments.ecorec.live import Live
 from nestlab.experiments.ecorec.redundancy import prefix_shares
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import HASHED, drawn
-from nestlab.experiments.nestpipe.tables import Said, chosen, share
+from nestlab.experiments.tables import Said, chosen, share
 
 ROWS, DIM, RANK = 100_000_000, 32, 32  # of table 1 of the source
 SCALED = 100  # a table as it is would take gigabytes: one with so many times fewer rows is built

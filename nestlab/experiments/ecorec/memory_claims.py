@@ -23,7 +23,7 @@ from nestlab.experiments.ecorec.memory import (
     saved,
     table_1,
 )
-from nestlab.experiments.nestpipe.tables import answer, share
+from nestlab.experiments.tables import answer, share
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:

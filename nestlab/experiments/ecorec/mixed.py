@@ -25,7 +25,7 @@ from nestlab.experiments.ecorec.kernels_timed import Task, computing
 from nestlab.experiments.ecorec.redundancy import prefix_shares
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import HASHED, SKEW, drawn
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen
 
 _DIM, _IDS = 32, 4096  # of each table
 _STEPS = 5

@@ -24,7 +24,7 @@ from nestlab.embedding.tensor_train.shape import TTShape, suggest
 from nestlab.experiments import claims as register
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import HASHED, SKEW, columns, drawn, scattered
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen, share
+from nestlab.experiments.tables import Said, answer, chosen, share
 
 BY_NUMBER, BY_FREQUENCY, DEALT = "by row number", "by frequency", "by frequency, dealt in turn"
 LABELLED = (BY_FREQUENCY, DEALT)  # the article's reading, as an alternative

@@ -19,7 +19,7 @@ from nestlab.embedding.tensor_train.shape import suggest
 from nestlab.experiments.ecorec.kernels_timed import Task, computing
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import HASHED, drawn
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen
 
 _ROWS, _IDS, _LEAST = 1_000_000, 16_384, 64  # of the largest table; the k-th has a share of k to the power of −SKEW
 _SKEW = 0.6

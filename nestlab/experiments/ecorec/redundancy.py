@@ -27,7 +27,7 @@ from nestlab.embedding.tensor_train.work import Work
 from nestlab.experiments import claims as register
 from nestlab.experiments.ecorec.settings import Settings
 from nestlab.experiments.ecorec.streams import HASHED, Column, columns
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen, share
+from nestlab.experiments.tables import Said, answer, chosen, share
 
 ORDERS = {HASHED: "hashed", "frequency": "by frequency", "communities": "EL-Rec's order"}
 TRAIN, HELDOUT = "training rows, shuffled", "held-out rows, in the order of time"

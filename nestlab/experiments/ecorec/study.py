@@ -12,27 +12,23 @@ from nestlab.errors import UserError
 from nestlab.experiments.ecorec import came_to, claims
 from nestlab.experiments.ecorec.settings import settings
 from nestlab.experiments.ecorec.streams import opened
-from nestlab.experiments.nestpipe.tables import Said
 from nestlab.experiments.parts import Part, PartsStudy
+from nestlab.experiments.tables import Said
 from nestlab.tracing import Trace, write_chrome_trace
 
 _DRAWN = "ids drawn by a power law, or uniformly (SYNTHETIC)"
 PARTS = {
-    "redundancy": Part("redundancy", "Unique ids and unique prefixes in a batch", "each panel names its data"),
-    "kernels": Part("kernels_timed", "Three schemes on one table", _DRAWN),
-    "memory": Part("memory", "What a look-up and its gradient hold at the peak", _DRAWN),
-    "orders": Part(
-        "orders",
-        "Unique rows sorted by number, or by frequency, before they are cut",
-        "each row names its data",
-    ),
-    "mixed": Part("mixed", "Ever more tables as tensor trains", _DRAWN),
-    "placed": Part("placed", "Tables placed on ranks", _DRAWN),
-    "checks": Part("checks"),
-    "end_to_end": Part("end_to_end", "A whole DLRM step", "each column names its data"),
-    "ladder": Part("ladder", "The embedding layer's pipeline, rung by rung", _DRAWN),
-    "epochs": Part("epochs", "Held-out quality over epochs"),
-    "largest": Part("largest", "The largest table in equal memory", "no data: sizes"),
+    "redundancy": Part("Unique ids and unique prefixes in a batch", "each panel names its data"),
+    "kernels": Part("Three schemes on one table", _DRAWN, "kernels_timed"),
+    "memory": Part("What a look-up and its gradient hold at the peak", _DRAWN),
+    "orders": Part("Unique rows sorted by number, or by frequency, before they are cut", "each row names its data"),
+    "mixed": Part("Ever more tables as tensor trains", _DRAWN),
+    "placed": Part("Tables placed on ranks", _DRAWN),
+    "checks": Part(),
+    "end_to_end": Part("A whole DLRM step", "each column names its data"),
+    "ladder": Part("The embedding layer's pipeline, rung by rung", _DRAWN),
+    "epochs": Part("Held-out quality over epochs"),
+    "largest": Part("The largest table in equal memory", "no data: sizes"),
 }
 TIMELINES = {"before": "in order", "after": "+ slope"}
 
@@ -55,7 +51,7 @@ class Study(PartsStudy):
     def about(self) -> Said:
         """What is trained on, and what may be concluded."""
         text = f"{self.title}; {self.settings.threads} thread(s) where one process is timed, scale `{self.scale}`."
-        return Said(f"{text} **{self.smoke_says}**" if self.smoke else text)
+        return self.warned(text)
 
     def measured(self, part: str) -> pd.DataFrame:
         """The ladder starts ranks; two of its traces are kept."""

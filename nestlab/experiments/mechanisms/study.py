@@ -13,7 +13,7 @@ from nestlab.errors import UserError
 from nestlab.experiments.mechanisms import clock, clusters, drift, driving, rounding, toy, window
 from nestlab.experiments.mechanisms.film import film
 from nestlab.experiments.mechanisms.lanes import side_by_side
-from nestlab.experiments.two_tier.shown import Shown
+from nestlab.experiments.tables import Shown
 from nestlab.pipeline import Schedule, Stage, build
 from nestlab.techniques import Techniques
 from nestlab.tracing import plot_timeline

@@ -24,13 +24,11 @@ from nestlab.experiments.nestpipe.judging import (
     owner_note,
     sent,
 )
-from nestlab.experiments.nestpipe.links import EMULATED, LOOPBACK
-from nestlab.experiments.nestpipe.tables import (
+from nestlab.experiments.nestpipe.links import EMULATED, LOOPBACK, linked, loopback
+from nestlab.experiments.tables import (
     Said,
     answer,
     chosen,
-    linked,
-    loopback,
     medians,
     rounded,
     rounds_text,

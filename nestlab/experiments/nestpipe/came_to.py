@@ -7,9 +7,9 @@ import pandas as pd
 from nestlab.experiments.nestpipe.ablation import by_case
 from nestlab.experiments.nestpipe.cases import NONE
 from nestlab.experiments.nestpipe.judging import exchange_ms
-from nestlab.experiments.nestpipe.links import EMULATED
+from nestlab.experiments.nestpipe.links import EMULATED, linked
 from nestlab.experiments.nestpipe.settings import Settings
-from nestlab.experiments.nestpipe.tables import linked, share
+from nestlab.experiments.tables import share
 
 _HOST = "retrieval with write-back"
 

@@ -18,7 +18,7 @@ from nestlab.batching import SampleKeys, cost, reduction, rule, sample_keys
 from nestlab.errors import UserError
 from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.stream import runs
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen
 
 BATCH, PARTS = 4096, 8
 _KEYS = ("user_id", "video_id")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nestlab.exchange import Channel
-from nestlab.experiments.nestpipe.ranks import of_all, rows_of_all
 from nestlab.experiments.nestpipe.training import Bench, Trained
+from nestlab.experiments.ranks import of_all, rows_of_all
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from nestlab.experiments.nestpipe.links import EMULATED
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen
 
 
 def gain(frame: pd.DataFrame) -> float:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from nestlab import plotting
 from nestlab.experiments.nestpipe.ablation import STALE
 from nestlab.experiments.nestpipe.cases import BOTH, NESTPIPE
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen
 
 ROUNDING = 1e-10  # in float64: what another order of sums may change
 

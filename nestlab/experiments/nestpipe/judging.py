@@ -6,7 +6,7 @@ import pandas as pd
 
 from nestlab.experiments.nestpipe import facts
 from nestlab.experiments.nestpipe.cases import NESTPIPE
-from nestlab.experiments.nestpipe.tables import share
+from nestlab.experiments.tables import share
 from nestlab.techniques import preset
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from nestlab.experiments.nestpipe import robustness
 from nestlab.experiments.nestpipe.links import EMULATED
-from nestlab.experiments.nestpipe.tables import Said, answer
+from nestlab.experiments.tables import Said, answer
 
 VARIED = {"hstu": "HSTU, events of a window at most", "fuxi": "FuXi-α, events of a window at most"}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from nestlab.exchange import Link, LinkModel, Transport
 from nestlab.exchange.linked import Linked
@@ -60,6 +61,16 @@ def calibrated(trace: Trace, exchange: float, retrieval: float) -> Links:
     return Links(
         network if network > 0 else None, bits_a_second[1] / retrieval, compute_ms
     )  # one rank alone sends nothing
+
+
+def linked(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows under emulated links, by case."""
+    return frame[frame["setting"] == EMULATED].set_index("case")
+
+
+def loopback(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows without any link, by case."""
+    return frame[frame["setting"] == LOOPBACK].set_index("case")
 
 
 def _least_compute_ms(trace: Trace) -> float:

@@ -17,10 +17,10 @@ from nestlab.experiments.nestpipe.cases import Case
 from nestlab.experiments.nestpipe.comparing import Whole, distance, replicas_agree, whole
 from nestlab.experiments.nestpipe.links import EMULATED, Links, calibrated
 from nestlab.experiments.nestpipe.model import LR
-from nestlab.experiments.nestpipe.ranks import joined, of_all
 from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.stream import come_back, open_stream
 from nestlab.experiments.nestpipe.training import Bench, Figures, How, figures, train
+from nestlab.experiments.ranks import joined, of_all
 from nestlab.tracing import Trace
 
 _DRIFT_BATCHES = 10  # of the trainings that tell rounding from drift

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from nestlab import plotting
 from nestlab.experiments import claims as register
 from nestlab.experiments.nestpipe.links import EMULATED
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen
 
 _LAW, _LAW_UP_TO = "NP-P-025", 16  # the claim, and the largest N that it speaks of
 _NAMES = {"none": "samples in time order", "greedy": "clustered (greedy)"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen
 
 _DIGEST = {
     "groups": "groups",

@@ -25,10 +25,10 @@ from nestlab.errors import RankFailed
 from nestlab.exchange import LocalTransport, Transport
 from nestlab.experiments.nestpipe.cases import DBP, fwp
 from nestlab.experiments.nestpipe.model import LR, Positionwise
-from nestlab.experiments.nestpipe.ranks import joined, of_all, on_ranks
 from nestlab.experiments.nestpipe.settings import Settings
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen
 from nestlab.experiments.nestpipe.training import Figures
+from nestlab.experiments.ranks import joined, of_all, on_ranks
+from nestlab.experiments.tables import Said, answer, chosen
 from nestlab.models import RecModel
 from nestlab.pipeline import Lanes, Pipeline
 from nestlab.training import Checkpoints, FitConfig, History, Saving, Trained, export_model, fit, restore

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from nestlab import plotting
 from nestlab.experiments.nestpipe.cases import NESTPIPE, NONE
 from nestlab.experiments.nestpipe.links import EMULATED
-from nestlab.experiments.nestpipe.tables import Said, answer, chosen, medians, rounds_text, spread_text
+from nestlab.experiments.tables import Said, answer, chosen, medians, rounds_text, spread_text
 
 VARIED = {"dim": "embedding width", "layers": "layers of the dense part"}
 _STEPS = {"plain_step_ms": "none (the plain loop)", "nestpipe_step_ms": "NestPipe: both pipelines, clustered"}

@@ -9,9 +9,9 @@ import pandas as pd
 from nestlab.experiments.nestpipe import curriculum
 from nestlab.experiments.nestpipe.ablation import by_case
 from nestlab.experiments.nestpipe.cases import BOTH, NESTPIPE, NONE
-from nestlab.experiments.nestpipe.links import EMULATED
+from nestlab.experiments.nestpipe.links import EMULATED, linked, loopback
 from nestlab.experiments.nestpipe.restart import EVERY
-from nestlab.experiments.nestpipe.tables import answer, linked, loopback
+from nestlab.experiments.tables import answer
 
 _COLUMNS = ("what", "obtained", "unit", "how", "note")
 
@@ -58,9 +58,9 @@ def _keys(row: pd.Series):
     yield "key routing", row["bytes_a_key"], "bytes a key", "measured", note
 
 
-def answers(frames: Mapping[str, pd.DataFrame]) -> list[dict]:
+def answers(frame: pd.DataFrame) -> list[dict]:
     """NP-P-015: keys alone travel in key routing."""
-    row = frames["keys"].iloc[0]
+    row = frame.iloc[0]
     if not row["keys_bytes"] > 0:
         return []
     note = f"{row['bytes_a_key']:.3g} bytes a key on the channel of routing; a row alone has {row['bytes_a_row']:.0f}"

@@ -11,8 +11,8 @@ from nestlab.errors import UserError
 from nestlab.experiments.nestpipe.comparing import Whole, largest_of_part
 from nestlab.experiments.nestpipe.links import LOOPBACK
 from nestlab.experiments.nestpipe.model import build_model, dense_optimizer
-from nestlab.experiments.nestpipe.ranks import of_all
 from nestlab.experiments.nestpipe.training import Bench, Figures
+from nestlab.experiments.ranks import of_all
 
 PIPELINES = ("base", "sparse_dist")
 

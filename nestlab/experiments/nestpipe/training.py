@@ -18,9 +18,9 @@ from nestlab.experiments.nestpipe.cases import Case
 from nestlab.experiments.nestpipe.counting import Counted
 from nestlab.experiments.nestpipe.links import Links
 from nestlab.experiments.nestpipe.model import build_model, dense_optimizer
-from nestlab.experiments.nestpipe.ranks import TIMEOUT_S, of_all
 from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.stream import Stream
+from nestlab.experiments.ranks import TIMEOUT_S, of_all
 from nestlab.pipeline import Inline, Lanes, Pipeline
 from nestlab.tracing import Recorder, Trace, gather_traces, step_table
 from nestlab.tracing.memory import DEVICE, KINDS

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from nestlab.experiments.accuracy import compared
+from nestlab.experiments import compared
 from nestlab.experiments.accuracy.measuring import Measured
 from nestlab.experiments.accuracy.training import Bench
 from nestlab.experiments.accuracy.whole import Known
 from nestlab.experiments.nestpipe.cases import Case
-from nestlab.experiments.nestpipe.ranks import joined
 from nestlab.experiments.ranking.looking import CLICK, HeldOut, by_task, training_rate
 from nestlab.experiments.ranking.settings import MODELS, MULTITASK, Settings
 from nestlab.experiments.ranking.training import Trained, Training, batches_of, train
 from nestlab.experiments.ranking.tuning import LOOK
+from nestlab.experiments.ranks import joined
 
 Figures = dict[str, Any]
 CONSTANT = "constant"  # predicts of every row the training rows' rate
@@ -46,6 +46,7 @@ def _measure(bench: Bench) -> Measured:
         if seed - s.seed < s.exact_seeds:
             with found.timed("techniques in float64"):
                 found.rows["techniques"] += _in_float64(bench, held, seed)
+    found.trainings = len(bench.trained)
     return found
 
 

@@ -14,15 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments import claims as register
-from nestlab.experiments.accuracy.paired import spread
-from nestlab.experiments.nestpipe.tables import Said, chosen
+from nestlab.experiments.over_seeds import over_seeds, with_spreads
 from nestlab.experiments.ranking.looking import METRICS
 from nestlab.experiments.ranking.measuring import CONSTANT
 from nestlab.experiments.ranking.settings import MODELS
+from nestlab.experiments.tables import Said, chosen
 from nestlab.results.intervals import Estimate, of_difference
 
-ELSEWHERE = tuple(f"RL-P-{number:03d}" for number in range(87, 93))  # figures of the register on ranking
 BETTER = {"AUC": "higher", "GAUC": "higher", "log loss": "lower", "NE": "lower"}
 # What is compared in words: the second reads what the first does not, or otherwise.
 PAIRS = (("dcnv2", "din"), ("dlrm", "dcnv2"), ("din", "multitask"), ("multitask", "multitask_hstu"))
@@ -30,21 +28,13 @@ PAIRS = (("dcnv2", "din"), ("dlrm", "dcnv2"), ("din", "multitask"), ("multitask"
 
 def by_model(frame: pd.DataFrame) -> pd.DataFrame:
     """A row a model, means and spreads over its seeds; in the order of the frame."""
-    rows = []
-    for model, part in frame.groupby("model", sort=False):
-        row = {"model": model, "seeds": len(part), "weights": part["weights"].iloc[0]}
-        row |= {"seconds": part["seconds"].mean(), "mean prediction": part["mean prediction"].mean()}
-        for metric in METRICS:
-            row |= {metric: part[metric].mean(), f"{metric} sd": spread(part[metric])}
-        rows.append(row)
-    return pd.DataFrame(rows)
+    return over_seeds(frame, ["model"], METRICS, first=["weights"], means=["seconds", "mean prediction"])
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
     found = by_model(frame)
     for metric in METRICS:
-        pairs = zip(found[metric], found[f"{metric} sd"], strict=True)
-        found[metric] = [f"{mean:.4f}" + ("" if np.isnan(sd) else f" ± {sd:.4f}") for mean, sd in pairs]
+        found[metric] = with_spreads(found, metric)
     names = {"model": "model", "seeds": "seeds", **{metric: metric for metric in METRICS}}
     names |= {"mean prediction": "mean prediction", "weights": "weights of the dense part"}
     return chosen(found, names | {"seconds": "seconds a training"})
@@ -120,16 +110,6 @@ def _row(axes: Axes, y: int, rows: pd.DataFrame, metric: str) -> None:
         )
     axes.scatter(values, [y] * len(values), s=16, color=look["color"], marker=look["marker"], alpha=0.7, zorder=3)
     axes.plot([values.mean()] * 2, [y - 0.32, y + 0.32], color=look["color"], linewidth=2, zorder=4)
-
-
-def published() -> pd.DataFrame:
-    """Figures of the register on ranking: what, by which protocol, and what is doubtful about it."""
-    rows = []
-    for claim_id in ELSEWHERE:
-        claim = register.claim(claim_id)
-        row = {"claim": claim_id, "what": claim.sentence, "published": register.published(claim)}
-        rows.append(row | {"protocol": claim.where, "doubtful": claim.suspect or ""})
-    return pd.DataFrame(rows)
 
 
 def key_figures(frame: pd.DataFrame) -> dict[str, float]:

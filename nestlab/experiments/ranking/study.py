@@ -6,16 +6,16 @@ from dataclasses import asdict, dataclass
 
 from nestlab import data, results
 from nestlab.errors import UserError
-from nestlab.experiments.accuracy.compared import PLAIN
 from nestlab.experiments.answering import Answering
-from nestlab.experiments.nestpipe.tables import Said, Table, noted
 from nestlab.experiments.parts import Part
 from nestlab.experiments.placing import place
-from nestlab.experiments.ranking import measuring, models
+from nestlab.experiments.ranking import measuring
 from nestlab.experiments.ranking.settings import MODELS, MULTITASK, settings
+from nestlab.experiments.tables import Said
 from nestlab.experiments.trained_once import TrainedOnce
 
 NOTEBOOK = "notebooks/13_ranking.ipynb"
+ELSEWHERE = tuple(f"RL-P-{number:03d}" for number in range(87, 93))  # figures of the register on ranking
 
 
 @dataclass(eq=False)
@@ -29,12 +29,13 @@ class Study(TrainedOnce):
     name = "ranking"
     package = "nestlab.experiments.ranking"
     parts = {  # noqa: RUF012
-        "models": Part("models", "Five models trained plainly, and what each predicts of clicks"),
-        "tasks": Part("tasks", "Eight actions predicted at once, by two models: bars from what a constant comes to"),
-        "techniques": Part("techniques", "What each technique changes of the clicks' metrics, against the plain loop"),
+        "models": Part("Five models trained plainly, and what each predicts of clicks"),
+        "tasks": Part("Eight actions predicted at once, by two models: bars from what a constant comes to"),
+        "techniques": Part("What each technique changes of the clicks' metrics, against the plain loop"),
     }
     answering = Answering(NOTEBOOK)
     work = staticmethod(measuring.measure)
+    elsewhere = ELSEWHERE
     smoke_says = (
         "This is a smoke run: it shows that everything runs. Its few rows teach a model nothing: its metrics mean "
         "nothing, and nothing is concluded from them. For that take scale quick or paper."
@@ -51,23 +52,11 @@ class Study(TrainedOnce):
             f"time: the first {train:,} are trained on, {s.epochs} epoch(s), and all of the last {held:,} are "
             f"predicted. A sample has at most {s.history} of the user's events before it."
         )
-        return Said(f"{text} **{self.smoke_says}**" if self.smoke else text)
+        return self.warned(text)
 
     def says(self, part: str) -> Said:
         """What a part's numbers come to, in words; nothing at smoke."""
         return Said("A smoke run: nothing is concluded.") if self.smoke else super().says(part)
-
-    def trainings(self) -> int:
-        """The plain one that techniques are compared with is one of the models'."""
-        trained, techniques = self.frame("models"), self.frame("techniques")
-        again = (techniques["case"] == PLAIN) & (techniques["dtype"] == "float32")
-        return int((trained["seconds"] > 0).sum() + (~again).sum())
-
-    def published(self) -> Table:
-        """Figures of the register on ranking, each with its protocol: they are of other rows, and not compared."""
-        return noted(
-            models.published(), "Published elsewhere, by other protocols: not to be compared figure by figure."
-        )
 
 
 def ranking(

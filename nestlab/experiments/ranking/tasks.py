@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nestlab import plotting
-from nestlab.experiments.accuracy.paired import spread
-from nestlab.experiments.nestpipe.tables import Said
+from nestlab.experiments.over_seeds import over_seeds, with_spreads
 from nestlab.experiments.ranking.models import difference
 from nestlab.experiments.ranking.settings import MODELS
+from nestlab.experiments.tables import Said
 
 METRICS = {"AUC": 0.5, "GAUC": 0.5, "NE": 1.0}  # and what knowing nothing of a row comes to
 FEW = 100  # held-out rows with the action: below it, nothing is concluded of it
@@ -23,14 +23,8 @@ FEW = 100  # held-out rows with the action: below it, nothing is concluded of it
 
 def by_task(frame: pd.DataFrame) -> pd.DataFrame:
     """A row a model and action, means and spreads over seeds; in the order of the frame."""
-    rows = []
-    for (model, task), part in frame.groupby(["model", "task"], sort=False):
-        row = {"model": model, "task": task, "seeds": len(part)}
-        row |= {name: part[name].iloc[0] for name in ("positives", "samples", "label rate")}
-        for metric in METRICS:
-            row |= {metric: part[metric].mean(), f"{metric} sd": spread(part[metric])}
-        rows.append(row | {"mean prediction": part["mean prediction"].mean()})
-    return pd.DataFrame(rows)
+    first = ["positives", "samples", "label rate"]
+    return over_seeds(frame, ["model", "task"], METRICS, first, means=["mean prediction"])
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -39,13 +33,8 @@ def digest(frame: pd.DataFrame) -> pd.DataFrame:
     for name in ("label rate", "mean prediction"):
         shown[f"{name}, %"] = found[name] * 100
     for metric in METRICS:
-        pairs = zip(found[metric], found[f"{metric} sd"], strict=True)
-        shown[metric] = ["" if np.isnan(mean) else _with(mean, sd) for mean, sd in pairs]
+        shown[metric] = with_spreads(found, metric)
     return pd.DataFrame(shown)
-
-
-def _with(mean: float, sd: float) -> str:
-    return f"{mean:.4f}" + ("" if np.isnan(sd) else f" ± {sd:.4f}")
 
 
 def says(frame: pd.DataFrame) -> Said:

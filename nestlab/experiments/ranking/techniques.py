@@ -11,11 +11,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nestlab.experiments.accuracy import techniques as drawn
-from nestlab.experiments.accuracy.compared import PLAIN
-from nestlab.experiments.accuracy.paired import FLOAT32, FLOAT64, differences, largest, spread, summary
+from nestlab.experiments.compared import PLAIN
 from nestlab.experiments.nestpipe.cases import NESTPIPE
-from nestlab.experiments.nestpipe.tables import Said
+from nestlab.experiments.over_seeds import FLOAT32, FLOAT64, differences, largest, spread, summary
 from nestlab.experiments.ranking.looking import METRICS
+from nestlab.experiments.tables import Said
 
 # Largest difference of any weight after a whole training in float64 that other orders of sums may leave.
 TOLERANCE = 1e-9

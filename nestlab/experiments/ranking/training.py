@@ -54,6 +54,7 @@ def train(bench: Bench, training: Training) -> Trained:
     loader = loader.slice(mesh.rank, mesh.world_size)
     started = time.perf_counter()
     losses = [float(output.loss) for _ in range(s.epochs) for output in pipeline.run(loader)]
+    bench.trained.append(training)
     return Trained(pipeline, np.array(losses), time.perf_counter() - started)
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from nestlab import data
 from nestlab.data import Dataset
 from nestlab.exchange import LocalTransport
-from nestlab.experiments.accuracy import compared
+from nestlab.experiments import compared
 from nestlab.experiments.accuracy.training import Bench
 from nestlab.experiments.ranking.looking import CLICK, HeldOut, by_task
 from nestlab.experiments.ranking.settings import MODELS, Settings

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from nestlab import plotting
 from nestlab.experiments import claims
+from nestlab.experiments.tables import answer
 from nestlab.experiments.two_tier import key_streams
 from nestlab.experiments.two_tier.key_streams import KeyStream
 from nestlab.experiments.two_tier.settings import Settings
@@ -138,4 +139,4 @@ def answers(frame: pd.DataFrame) -> list[dict]:
 
 
 def _answer(claim_id: str, percent: float, note: str) -> dict:
-    return {"claim_id": claim_id, "obtained": round(float(percent), 2), "how": "measured", "note": note}
+    return answer(claim_id, round(float(percent), 2), "measured", note)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from nestlab.experiments.tables import answer
 from nestlab.experiments.two_tier import planner_checks, table_checks
 from nestlab.experiments.two_tier.one_pass import open_stream
 from nestlab.experiments.two_tier.settings import Settings
@@ -27,7 +28,4 @@ def measure(settings: Settings) -> pd.DataFrame:
 
 def answers(frame: pd.DataFrame) -> list[dict]:
     """One answer a check."""
-    rows = frame.to_dict("records")
-    return [
-        {"claim_id": row["claim_id"], "obtained": row["holds"], "how": row["how"], "note": row["found"]} for row in rows
-    ]
+    return [answer(row["claim_id"], row["holds"], row["how"], row["found"]) for row in frame.to_dict("records")]

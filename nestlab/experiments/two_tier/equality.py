@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from nestlab import plotting
+from nestlab.experiments.tables import answer
 from nestlab.experiments.two_tier.one_pass import Stream, open_stream
 from nestlab.experiments.two_tier.settings import Settings
 from nestlab.experiments.two_tier.setups import Setup
@@ -226,5 +227,5 @@ def answers(frame: pd.DataFrame) -> list[dict]:
         # Where nothing was evicted or written back the comparison would say nothing.
         held = len(part) > 0 and bool(part["bit_equal"].all()) and bool((part[moved] > 0).all())
         said = note.format(len(part), frame["steps"].iloc[0], part["writebacks"].sum())
-        found.append({"claim_id": claim_id, "obtained": held, "how": "measured", "note": said})
+        found.append(answer(claim_id, held, "measured", said))
     return found

@@ -24,6 +24,7 @@ from matplotlib.ticker import LogLocator
 from nestlab import plotting
 from nestlab.batch import Batch
 from nestlab.embedding import EmbeddingStore, Tiers, checkpoint
+from nestlab.experiments.tables import answer
 from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, open_stream, rounds, slots_on
 from nestlab.experiments.two_tier.settings import Settings
 from nestlab.experiments.two_tier.training import Model, Trained, train
@@ -135,7 +136,7 @@ def answers(frame: pd.DataFrame) -> list[dict[str, Any]]:
     note = f"bytes full over increment: {spread}; full and increment add up to the table, to the bit"
     cached = bool(frame["cached_equals_flat"].all())
     found = {"JD-A-017": (ratio, note), "RS-C-018": (cached, "files of a cached table equal those of a flat one")}
-    return [{"claim_id": i, "obtained": value, "how": "measured", "note": text} for i, (value, text) in found.items()]
+    return [answer(i, value, "measured", text) for i, (value, text) in found.items()]
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:

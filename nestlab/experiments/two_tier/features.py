@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from nestlab.embedding import EmbeddingStore, Tiers
 from nestlab.embedding.features import FeatureRules
+from nestlab.experiments.tables import answer
 from nestlab.experiments.two_tier.by_hand import ByHand, Occurrences, occurrences
 from nestlab.experiments.two_tier.features_plot import draw
 from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, open_stream, rounds, smallest_cache
@@ -160,7 +161,7 @@ def answers(frame: pd.DataFrame) -> list[dict[str, Any]]:
         "RS-C-017": (held["score"], "keys left as by scores and victims in plain Python"),
         "RS-C-026": (untouched and held["count"], "refused ids are in no export and read the default"),
     }
-    return [{"claim_id": i, "obtained": value, "how": "measured", "note": note} for i, (value, note) in found.items()]
+    return [answer(i, value, "measured", note) for i, (value, note) in found.items()]
 
 
 def _by_hand(frame: pd.DataFrame, rule: str) -> bool:

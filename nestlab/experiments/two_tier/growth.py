@@ -24,6 +24,7 @@ from nestlab.embedding import KeySet, Tiers
 from nestlab.embedding.buckets import BucketedIndex
 from nestlab.embedding.host.rows import Rows
 from nestlab.embedding.index import KeyIndex
+from nestlab.experiments.tables import answer
 from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, ids_by_feature, open_stream, rounds
 from nestlab.experiments.two_tier.settings import Settings
 from nestlab.experiments.two_tier.training import Model, equal, insert, table_size, train_together
@@ -154,7 +155,7 @@ def answers(frame: pd.DataFrame) -> list[dict[str, Any]]:
         "JD-A-014": (bool(training["first_values_fixed"].all()), "forwards and backwards through the same batches"),
         "RS-A-003": (same and steady and bool((grown["grew"] > 0).all()), f"{growths}; {longest}"),
     }
-    return [{"claim_id": i, "obtained": value, "how": "measured", "note": note} for i, (value, note) in found.items()]
+    return [answer(i, value, "measured", note) for i, (value, note) in found.items()]
 
 
 LOOKS = {

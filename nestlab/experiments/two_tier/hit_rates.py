@@ -16,6 +16,7 @@ from nestlab import plotting
 from nestlab.embedding.device.belady import most_hits
 from nestlab.embedding.device.swap import CacheTooSmall
 from nestlab.experiments import claims
+from nestlab.experiments.tables import answer
 from nestlab.experiments.two_tier import key_streams, replay
 from nestlab.experiments.two_tier.key_streams import KeyStream
 from nestlab.experiments.two_tier.settings import Settings
@@ -209,4 +210,4 @@ def answers(frame: pd.DataFrame) -> list[dict]:
         else f"{row['stream']}: reached at {reached:.0f} % of the distinct ids; {best}"
     )
     obtained = row["best_of_lru_%"] if np.isnan(reached) else row["published_hit_rate_%"]
-    return [{"claim_id": _LRU_CLAIM, "obtained": round(float(obtained), 2), "how": "measured", "note": note}]
+    return [answer(_LRU_CLAIM, round(float(obtained), 2), "measured", note)]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from nestlab import plotting
 from nestlab.experiments import claims
+from nestlab.experiments.tables import answer
 from nestlab.experiments.two_tier.one_pass import open_stream
 from nestlab.experiments.two_tier.prefetch import LINK, bytes_a_row
 from nestlab.experiments.two_tier.settings import Settings
@@ -180,4 +181,4 @@ def answers(frame: pd.DataFrame) -> list[dict]:
     if shown["article_stage"].isna().any():
         raise AssertionError(f"stages without a name in the article: {sorted(set(shown['stage']) - set(seen))}")
     note = f"{', '.join(seen)}; up to {in_flight(shown)} batches in flight"
-    return [{"claim_id": claims.claim(_SIX).id, "obtained": len(seen), "how": "measured", "note": note}]
+    return [answer(claims.claim(_SIX).id, len(seen), "measured", note)]

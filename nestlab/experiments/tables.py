@@ -1,4 +1,4 @@
-"""Frames as the parts need them: the median round, and sentences that a notebook shows as text."""
+"""Frames as parts need them and as notebooks show them: names a reader understands, the median round, sentences."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from nestlab.experiments.nestpipe.links import EMULATED, LOOPBACK
-from nestlab.experiments.two_tier.shown import Shown
-
 _UNITS = {", %": 100.0, ", MB": 1e-6}
 
 
@@ -19,6 +16,15 @@ class Said(str):
 
     def _repr_markdown_(self) -> str:
         return str(self)
+
+
+class Shown(pd.DataFrame):
+    """A frame that a notebook shows without cutting texts off, numbers to four digits. What is done with it gives
+    ordinary frames."""
+
+    def _repr_html_(self) -> str:
+        with pd.option_context("display.max_colwidth", None):
+            return self.to_html(na_rep="", float_format=_four_digits, notebook=True, border=0)
 
 
 class Table(Shown):
@@ -31,7 +37,7 @@ class Table(Shown):
             return above + self.to_html(na_rep="", float_format=rounded, notebook=True, border=0, index=False)
 
 
-def noted(frame: pd.DataFrame, note: str) -> Table:
+def noted(frame: pd.DataFrame, note: str = "") -> Table:
     table = Table(frame)
     table.attrs["note"] = note
     return table
@@ -40,6 +46,11 @@ def noted(frame: pd.DataFrame, note: str) -> Table:
 def rounded(value: float) -> str:
     """Three significant digits; whole numbers from a hundred on."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _four_digits(value: float) -> str:
+    """Whole numbers from a thousand on."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def chosen(frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
@@ -99,16 +110,6 @@ def _all(values: pd.Series):
     """True where every round held; None where nothing is claimed."""
     known = values.dropna()
     return bool(known.all()) if len(known) else None
-
-
-def linked(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows under emulated links, by case."""
-    return frame[frame["setting"] == EMULATED].set_index("case")
-
-
-def loopback(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows without any link, by case."""
-    return frame[frame["setting"] == LOOPBACK].set_index("case")
 
 
 def answer(claim_id: str, obtained, how: str, note: str = "") -> dict:
