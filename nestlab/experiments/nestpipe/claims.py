@@ -10,7 +10,6 @@ _CUDA = "takes an accelerator: there is no pinned memory and no copy to a device
 OPEN = {
     "NP-P-013": _CUDA,
     "NP-P-014": _CUDA,
-    "NP-P-061": "takes a sequence model, which is not there yet",
     "NP-P-062": "the tables carry step time, samples a second, speed-up, exposed share and utilisation, and "
     "12_accuracy HR and NDCG; scaling efficiency is not there yet",
 }
@@ -21,6 +20,7 @@ _UNITS = {
     "NP-P-034": "largest difference of a weight",
     "NP-P-059": "× the plain speed, at least",
     "NP-P-060": "× the plain speed, at least",
+    "NP-P-061": "× the plain speed, at least",
     "NP-A-014": "× the rows in time order",
     "RL-P-003": "× the drift without the division",
     "RL-P-004": "mean difference of a weight",
