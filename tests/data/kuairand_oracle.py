@@ -83,8 +83,8 @@ def whole(text):
 
 
 def histories(rows, limit):
-    """For each row in the order given: [(video_id, action bits, gap in ms)] of its user's last `limit` rows of an earlier
-    millisecond."""
+    """For each row in the order given: [(video_id, action bits, gap in ms)] of its user's last `limit` rows before, of
+    earlier milliseconds."""
     seen, found = {}, []
     for row in rows:
         mine = seen.setdefault(row["user_id"], [])
