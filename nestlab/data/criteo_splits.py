@@ -1,9 +1,9 @@
 """Which rows of Criteo train and which are held out, under a convention.
 
 Two of them hold a day out and halve it. dlrm's code cuts Kaggle's rows, in their order, into seven pseudo-days, and
-takes the 1TB logs' files for days; of the last day the first half is `test`, the second `validation`. torchrec's loaders
-for DLRM, as MLPerf's reference has them, name the halves the other way round. `heldout`, of which a training's figures
-are, is the first half in both.
+takes the 1TB logs' files for days; of the last day the first half is `test`, the second `validation`. torchrec's
+example of DLRM, from which MLPerf's reference comes, names the halves the other way round. `heldout`, of which the
+figures of a training are, is the first half in both.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ def splits_of(made: Convention, days: Mapping[str, tuple[int, int]]) -> Splits:
     filled = {name: rows for name, rows in days.items() if rows[1] > rows[0]}
     name, (first, end) = list(filled.items())[-1]
     if len(filled) > 1:
-        says, which = f"split by days, {name} last", name if name == LAST_DAY else f"{name}, the last one there,"
+        says, which = f"split by days, {name} last", name
     else:
         first, of = end - end // PSEUDO_DAYS, f" of {name}" if name.startswith("day_") else ""
         says, which = f"split by {PSEUDO_DAYS} pseudo-days{of}", f"the last of {PSEUDO_DAYS} pseudo-days{of}"
+    if name.startswith("day_") and says != f"split by days, {LAST_DAY} last":
+        which += f", in place of {LAST_DAY},"
     if first == end:
         raise UserError(f"convention={made.name}: {end} rows are no {PSEUDO_DAYS} days; use {PSEUDO_DAYS} or more")
     middle = first + (end - first + 1) // 2

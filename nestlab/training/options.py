@@ -182,7 +182,11 @@ def check_data(options: TrainOptions) -> None:
             f"give --dataset kuairand, or --model {' or '.join(others)}"
         )
     if options.convention and options.convention not in source.conventions:
-        remedy = f"choose one of {', '.join(source.conventions)}" if source.conventions else "leave it out"
+        remedy = (
+            f"choose one of {', '.join(source.conventions)}"
+            if source.conventions
+            else "leave it out, or give --dataset criteo"
+        )
         has = "has no such convention" if source.conventions else "has no conventions to choose from"
         raise UserError(f"train: convention={options.convention}: '{source.name}' {has}; {remedy}")
 
