@@ -47,6 +47,7 @@ class PartsStudy:
         answering: the notebook's part of the register of claims.
         smoke_says: what a smoke run may not be read for.
         smoke_notes: the same beside a figure and above a table.
+        told_at_smoke: parts whose text holds at smoke too: it is of bits or counts, not of times or metrics.
         settings: what every part is given.
         title: of the data set.
         scale: at smoke nothing is judged.
@@ -63,6 +64,7 @@ class PartsStudy:
         "nothing. For those take scale quick or paper."
     )
     smoke_notes: ClassVar[tuple[str, str]] = ("SMOKE: times mean nothing", "Smoke: times and speeds mean nothing.")
+    told_at_smoke: ClassVar[tuple[str, ...]] = ()
 
     settings: Any
     title: str
@@ -112,7 +114,9 @@ class PartsStudy:
         return self.shown_figures(frame if digest is None else digest(frame))
 
     def says(self, part: str) -> Said:
-        """What a part's numbers come to, in words."""
+        """What a part's numbers come to, in words; at smoke nothing, but for `told_at_smoke`."""
+        if self.smoke and part not in self.told_at_smoke:
+            return Said("A smoke run: nothing is concluded.")
         return self.module(part).says(self.frame(part))
 
     def beside(self, *parts: str) -> Shown:

@@ -43,13 +43,18 @@ def says(frame: pd.DataFrame) -> Said:
     text = f"HSTU's HR@10 is {hstu['HR@10']:.4f}, that of the most popular items {popular['HR@10']:.4f}"
     if hstu["HR@10 sd"] > 0:
         text += f": {ahead / hstu['HR@10 sd']:.1f} standard deviations over its seeds apart"
-    gap, noise = hstu["HR@10"] - sasrec["HR@10"], seed_spread(found)
-    place = "above" if gap > 0 else "within the spread over seeds of" if gap >= -noise else "**below**"
-    text += f". It is {place} SASRec: {gap:+.4f}"
-    if np.isfinite(noise):
-        text += f", where the larger of both spreads is {noise:.4f}"
     fuxi = found.loc[ENCODERS["fuxi"]]
-    return Said(f"{text}. FuXi-α has {fuxi['HR@10']:.4f}.")
+    return Said(
+        f"{text}. {_against(hstu['HR@10'] - sasrec['HR@10'], seed_spread(found))} FuXi-α has {fuxi['HR@10']:.4f}."
+    )
+
+
+def _against(gap: float, noise: float) -> str:
+    """Where HSTU is against SASRec, by HR@10 and its spread over seeds (NaN: one seed); a sentence."""
+    if np.isnan(noise):
+        return f"Its difference to SASRec is {gap:+.4f}; with one seed that tells nothing of which is better."
+    place = "above" if gap > noise else "**below**" if gap < -noise else "within the spread over seeds of"
+    return f"It is {place} SASRec: {gap:+.4f}, where the larger of both spreads is {noise:.4f}."
 
 
 def seed_spread(found: pd.DataFrame) -> float:
