@@ -141,6 +141,7 @@ class PartsStudy:
             figures |= getattr(self.module(part), "key_figures", lambda frame: {})(frame)
         figures |= {f"claims_{name.replace(' ', '_')}": int(count) for name, count in verdicts.items()}
         self.run.summary(**figures)
+        self.run.obtained(*dict.fromkeys(way for frame in self.frames.values() for way in _ways(frame)))
         self.run.table("seconds", pd.DataFrame(list(self.seconds.items()), columns=["part", "seconds"]))
         self.run.finish("ok")
         return str(self.run.path)
@@ -183,7 +184,11 @@ def _only(frame: pd.DataFrame, column: str) -> str | None:
 
 
 def _how(frame: pd.DataFrame) -> str:
+    return ", ".join(_ways(frame)) or "measured"
+
+
+def _ways(frame: pd.DataFrame) -> list[str]:
     """How the numbers of a frame were obtained, every way once."""
     column = next((name for name in ("how", "how_obtained") if name in frame.columns), None)
     told = [] if column is None else [part for how in frame[column].unique() for part in how.split(", ")]
-    return ", ".join(dict.fromkeys(told)) or "measured"
+    return list(dict.fromkeys(told))
