@@ -185,6 +185,28 @@ def test_pictures_say_what_they_show(frame, models):
         assert figure.get_suptitle() == title and all(axes.get_xlabel() for axes in figure.axes)
     labels = [text.get_text() for text in techniques.plot(frame, title).axes[0].get_yticklabels()]
     assert labels[0] == "DBP, float64" and labels[-1] == f"{TT}, float32" and len(labels) == 12
+    drawn = techniques.plot(frame, title).axes[0]
+    assert drawn.get_xscale() == "linear" and drawn.get_xlim()[0] == -drawn.get_xlim()[1] < -0.03
+
+
+def test_dots_of_seeds_are_named_only_where_there_are_several(models):
+    assert "a dot: one seed" in encoders.plot(models, "").get_supxlabel()
+    assert encoders.plot(models[models["seed"] == 0], "").get_supxlabel() == ""
+
+
+def test_what_float64_was_not_trained_for_says_so(frame):
+    found = exactness.joined(frame)
+    found.loc[0, ["weight_difference_float64", "score_difference", "least_gap"]] = float("nan")
+    left, right = exactness.plot(found, "").axes
+    told = [[text.get_text() for text in axes.texts] for axes in (left, right)]
+    assert [each.count("not trained in float64") for each in told] == [1, 1] and "0" in told[0]
+
+
+def test_a_title_is_broken_where_its_parts_end():
+    """What would break it: filling by words alone, which tears `SMOKE: metrics mean nothing` apart."""
+    how = "measured · SMOKE: metrics mean nothing"
+    lines = plotting.titled("Heading", {"dataset": "d" * 90, "how": how}, 120).splitlines()
+    assert lines == ["Heading", f"{'d' * 90} · measured", "SMOKE: metrics mean nothing"]
 
 
 def test_no_claim_is_forgotten(frame, models):

@@ -32,7 +32,7 @@ class Study(TrainedOnce):
         "techniques": Part("What each technique changes of the ranking metrics, against the plain loop"),
         "exactness": Part("How far exact techniques are from the plain loop after the whole training"),
         "curves": Part("Training loss, and how far each technique's curve is from the plain loop's"),
-        "encoders": Part("Three encoders, trained plainly, and popularity; a dot a seed"),
+        "encoders": Part("Three encoders, trained plainly, and popularity"),
     }
     answering = claims.ANSWERING
     work = staticmethod(measuring.measure)
