@@ -49,7 +49,8 @@ def read_notebook(path: Path) -> dict[str, Any]:
         UserError: there is none, or it is not a notebook.
     """
     if not path.is_file():
-        raise UserError(f"no notebook at {path}")
+        there = ", ".join(sorted(found.name for found in path.parent.glob("*.ipynb")))
+        raise UserError(f"no notebook at {path}" + (f": {path.parent} has {there}" if there else ""))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         content["cells"]

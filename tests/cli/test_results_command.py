@@ -94,7 +94,7 @@ def test_export_of_a_run(call, tmp_path):
     table = call("export", run.id, "--table", "steps", "--format", "csv")
     assert table.splitlines()[0] == "step,seed,loss,source" and "0.25" in table
     out = tmp_path / "table.tex"
-    assert call("export", run.id, "--format", "latex", "-o", str(out)) == ""
+    assert call("export", run.id, "--format", "latex", "-o", str(out)) == f"written to {out}\n"
     assert r"samples\_per\_s & 123,457 \\" in out.read_text()
     amend(run, status="failed")
     assert "the run is failed: no result" in call("export", run.id)
@@ -166,7 +166,7 @@ def test_prune_takes_only_old_runs_that_are_no_results(call, old_runs, tmp_path)
     before = left(old_runs)
     assert "3 would be removed" in call("prune", "--dry-run") and left(old_runs) == before
     assert "nobody is there to answer: add --yes" in call("prune", status=2) and left(old_runs) == before
-    assert "nothing to remove" in call("prune", "--experiment", "other", "--yes")
+    assert "is 7 days old (--older-than)" in call("prune", "--experiment", "other", "--yes")
     assert "2 would be removed" in call("prune", "--dry-run", "--keep", "2")
     assert "must be 0 or more" in call("prune", "--keep", "-1", status=2)
     (tmp_path / ".removed-leftover").mkdir()

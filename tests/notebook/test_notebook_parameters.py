@@ -114,3 +114,5 @@ def test_what_is_no_notebook_is_refused(tmp_path):
     (tmp_path / "text.ipynb").write_text("hello")
     with pytest.raises(UserError, match="is not a Jupyter notebook"):
         parameters.read_notebook(tmp_path / "text.ipynb")
+    with pytest.raises(UserError, match=r"no notebook at .*99.ipynb: .* has text.ipynb$"):
+        parameters.read_notebook(tmp_path / "99.ipynb")
