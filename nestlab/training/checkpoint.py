@@ -68,8 +68,7 @@ class Checkpoints:
     """Where a training is saved, and how often.
 
     Args:
-        every: steps from one save to the next. Where batches are in flight, a save comes as many steps later as there
-            are: they are trained first.
+        every: steps from one save to the next. Before a save the pipeline runs empty.
         full_every: saves from one that holds all rows to the next; those between hold what changed since the one
             before. 1: each holds all.
         facts: what a continued run must agree in; see `restore`.

@@ -9,7 +9,7 @@ def remarks(recipe: Recipe) -> list[str]:
     """One line each; most trainings have few."""
     options, mesh = recipe.options, recipe.transport.mesh
     ranks = "1 rank" if mesh.world_size == 1 else f"{mesh.world_size} ranks"
-    lines = [f"{ranks}, techniques {options.techniques or 'plain'}"]
+    lines = [f"{ranks}, techniques {options.techniques or 'plain'}", *_of_samples(recipe)]
     if options.rows is not None and options.rows > recipe.dataset.info.rows:
         lines.append(f"rows: there are {recipe.dataset.info.rows:,}, fewer than the {options.rows:,} asked for")
     if options.batch_size < mesh.world_size:
@@ -18,6 +18,18 @@ def remarks(recipe: Recipe) -> list[str]:
     if options.reorder and not recipe.model.embedding.whole.configs:
         lines.append(f"reorder={options.reorder} has no effect on tables of rows: it is for table_kind=tt")
     return lines + _of_steps(recipe) + _of_saves(recipe)
+
+
+def _of_samples(recipe: Recipe) -> list[str]:
+    """How much is to be trained, on what, how fast, and what is kept from it."""
+    options, batches = recipe.options, len(recipe.train)
+    steps = options.fit.steps(batches)
+    epochs = "1 epoch" if steps == batches else f"{steps / max(batches, 1):.4g} epochs"
+    return [
+        f"training: {recipe.train.samples:,} samples in {batches:,} batches; {epochs}, {steps:,} steps; learning rates "
+        f"{options.lr:g} ({options.optimizer}, tables), {options.dense_lr:g} (Adam, dense part)",
+        f"held out: {recipe.heldout}",
+    ]
 
 
 def _of_steps(recipe: Recipe) -> list[str]:
