@@ -20,7 +20,7 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
     run.dataset(recipe.info)
     run.protocol(**recipe.protocol)
     print(recipe.info.title, flush=True)
-    _keep_baseline(recipe, run)
+    passed = _baseline(recipe)
     history = recipe.fit(report=lambda line: print(line, flush=True))
     print(_ending(history), flush=True)
     trace, metrics = recipe.trace(), _metrics(recipe, history)
@@ -34,7 +34,7 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
     write_chrome_trace(recipe.trace_of_all_ranks(trace), run.path / "trace.json.gz")
     memory = recipe.memory(trace)
     run.table("memory", memory)
-    run.summary(**_key_figures(recipe, history, trace), **totals(memory), **_tiers(recipe, run))
+    run.summary(**_key_figures(recipe, history, trace), **passed, **totals(memory), **_tiers(recipe, run))
     return history, metrics, trace
 
 
@@ -71,20 +71,21 @@ def _metrics(recipe: Recipe, history: History) -> pd.DataFrame:
     return metrics
 
 
-def _keep_baseline(recipe: Recipe, run: results.Run) -> None:
-    """Said before the first step, since a figure of a ranking means nothing without it."""
+def _baseline(recipe: Recipe) -> dict[str, float]:
+    """Key figures; said before the first step, since a figure of a ranking means nothing without it."""
     if (found := recipe.judge.baseline()) is None:
-        return
+        return {}
     name, metrics = found
     print(f"to pass: {name}: {recipe.judge.told(metrics)}", flush=True)
-    run.summary(**{f"{name.replace(' ', '_')}.{each}": value for each, value in recipe.judge.figures(metrics).items()})
+    return {f"{name.replace(' ', '_')}.{each}": value for each, value in recipe.judge.figures(metrics).items()}
 
 
 def _ending(history: History) -> str:
     """The last look beside the best, which is of another step where training went on for too long."""
     last, best = history.metrics_frame().to_dict("records")
     name = history.best
-    return f"{name} {last[name]:.4f} at the end, step {last['step']}; best {best[name]:.4f}, step {best['step']}"
+    told = [f"{name} {row[name]:.4f} after step {row['step']}" for row in (last, best)]
+    return f"final {told[0]}; best {told[1].removeprefix(f'{name} ')}"
 
 
 def _key_figures(recipe: Recipe, history: History, trace: Trace) -> dict[str, float]:

@@ -95,6 +95,10 @@ class Run:
         """States how the key figures are taken (`split`, `ranking`, `k` …): runs that differ here are not compared."""
         self._update({"protocol": self.manifest.get("protocol", {}) | facts})
 
+    def export(self, folder: str | Path) -> None:
+        """States where the trained model was written."""
+        self._update({"export": str(folder)})
+
     def finish(self, status: str = "ok", *, exception: str | None = None, exit_code: int | None = None) -> None:
         """Ends the run; the first end counts."""
         if status not in manifest.STATUSES or status == "running":

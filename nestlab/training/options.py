@@ -144,12 +144,14 @@ class SaveOptions:
         folder: one that all ranks see.
         every, full_every: see `Checkpoints`.
         restart: go on from the checkpoint in `folder` if there is one.
+        run: the run that is filed meanwhile.
     """
 
     folder: Path
     every: int = 100
     full_every: int = FULL_EVERY
     restart: bool = False
+    run: str = ""
 
     def __post_init__(self) -> None:
         for name in ("every", "full_every"):

@@ -61,6 +61,12 @@ class Recipe:
     def fit(self, report: Report = lambda line: None) -> History:
         return fit(self.pipeline, self.train, self.judge, self.options.fit, report, self.saving)
 
+    @property
+    def standing(self) -> tuple[int, int]:
+        """Steps trained, and steps in all."""
+        done = self.saving.history.step if self.saving.history else 0
+        return done, self.options.fit.steps(len(self.train))
+
     def trace(self) -> Trace:
         """This rank's."""
         return self.pipeline.trace({"dataset": self.info.title, "how": self.options.how})

@@ -303,7 +303,7 @@ def test_a_run_says_by_what_it_was_judged(tmp_path, capsys):
         r"^training: [\d,]+ samples in \d+ batches; .+ 3 steps; learning rates 0.3 \(rowwise_ada", out, re.M
     )
     assert re.search(r"^held out: [\d,]+ windows", out, re.M)
-    assert re.search(r"^unseen_NDCG@10 0\.\d+ at the end, step 3; best 0\.\d+, step [123]$", out, re.M)
+    assert re.search(r"^final unseen_NDCG@10 0\.\d+ after step 3; best 0\.\d+ after step [123]$", out, re.M)
     summary, metrics = first.manifest["summary"], first.table("metrics")
     assert summary["most_popular.unseen_HR@10"] == popular["unseen_HR@10"] > 0
     assert {"unseen_HR@10", "unseen_NDCG@10", "unseen_MRR", "step_ms"} <= set(summary) and "auc" not in summary
