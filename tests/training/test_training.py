@@ -193,7 +193,7 @@ def test_metrics_without_a_value():
     ("name", "value"),
     [
         *(("batch_size", 0), ("epochs", 0), ("dim", -1), ("executor", "streams"), ("evaluations", 0)),
-        *(("clip_norm", -1.0), ("timeout", 0.0)),
+        *(("clip_norm", -1.0), ("timeout", 0.0), ("max_steps", 0), ("rows", -5)),
     ],
 )
 def test_options_out_of_range_are_refused(name, value):
