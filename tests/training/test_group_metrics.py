@@ -62,6 +62,8 @@ def test_gauc_against_torchmetrics():
 def test_a_sample_out_of_order_or_not_finite_is_refused():
     with pytest.raises(UserError, match="2 labels, 2 predictions, 3 groups"):
         gauc(np.zeros(2), np.zeros(2), np.zeros(3))
+    with pytest.raises(UserError, match="3 labels, 2 predictions; give one of each a sample"):
+        binary_metrics(np.zeros(3), np.zeros(2))
     with pytest.raises(UserError, match="not finite"):
         gauc(np.zeros(2), np.array([0.1, np.nan]), np.zeros(2))
 

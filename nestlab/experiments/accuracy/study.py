@@ -82,7 +82,7 @@ def accuracy(
     told = {"dataset": dataset, "model": model, "data_root": str(data_root), "seed": seed}
     chosen = settings(scale, **told, device=where, world_size=world_size)
     opened = data.open_dataset(chosen.dataset, chosen.data_root, rows=chosen.rows)
-    if not hasattr(opened, "sequences"):
+    if not hasattr(opened, "sequence_features"):
         raise UserError(f"accuracy: '{opened.info.id}' has no histories of users; take a KuaiRand data set")
     sequences = opened.sequences(sequence_options(chosen, seed))
     params = {**asdict(chosen), "scale": scale, "backend": backend}

@@ -82,7 +82,7 @@ def _of_sequences(dataset: Dataset, settings: Settings, rank: int) -> Stream:
     Raises:
         UserError: the data set has none.
     """
-    if not hasattr(dataset, "sequences"):
+    if not hasattr(dataset, "sequence_features"):
         raise UserError(
             f"nestpipe: '{dataset.info.id}' has no histories for model={settings.model}; take a KuaiRand data set"
         )

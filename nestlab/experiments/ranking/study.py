@@ -80,7 +80,7 @@ def ranking(
     told = {"dataset": dataset, "data_root": str(data_root), "seed": seed}
     chosen = settings(scale, **told, device=where, world_size=world_size)
     opened = data.open_dataset(chosen.dataset, chosen.data_root, rows=chosen.rows)
-    if not hasattr(opened, "sequences"):
+    if not hasattr(opened, "sequence_features"):
         raise UserError(f"ranking: '{opened.info.id}' has no histories of users; take a KuaiRand data set")
     params = {**asdict(chosen), "scale": scale, "backend": backend, "models": list(MODELS), "techniques_of": MULTITASK}
     run = results.start("ranking", params, results_dir=results_dir, seed=seed)
