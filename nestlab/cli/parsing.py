@@ -21,7 +21,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         of = self.prog.partition(" ")[2]
         where = f"{of}: " if of else ""
-        self.exit(2, f"nestlab: error: {where}{message.removeprefix('argument ')}; see {self.prog} --help\n")
+        told = message.removeprefix("argument ")
+        self.exit(2, f"nestlab: error: {where}{told}{'' if told.endswith('?') else ';'} see {self.prog} --help\n")
 
     def _told(self, given: str) -> str:
         from difflib import get_close_matches
