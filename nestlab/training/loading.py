@@ -20,9 +20,10 @@ from nestlab.training.whole_tables import load_whole
 
 
 def load_model(model: RecModel, folder: str | Path) -> dict[str, Any]:
-    """Puts the export in `folder` into `model`, a new one of the same tables and dense part, in one process.
+    """Puts the export in `folder` into `model`, a new one of the same tables, dense part and seed, in one process.
 
-    Tables come with the state of their optimizer. The dense part's optimizer is no part of an export: to go on with a
+    An export holds the ids that were met in training: a row of any other one comes from the seed. Tables come with the
+    state of their optimizer. The dense part's optimizer is no part of an export: to go on with a
     training as if nothing had happened takes a checkpoint.
 
     Returns:
@@ -36,6 +37,11 @@ def load_model(model: RecModel, folder: str | Path) -> dict[str, Any]:
     tables, dense = (load_file(folder / f"{part}.safetensors") for part in ("tables", "dense"))
     if store.counters.batches or store.counters.inserts:
         raise UserError("load: the model's tables have rows already; give a new model")
+    if (seed := description.get("seed", store.seed)) != store.seed:
+        raise UserError(
+            f"load: '{folder}' was trained with seed={seed}, and the model has seed={store.seed}, from which rows of ids "
+            "never met in training come; build the model with that of the export"
+        )
     _check_like(dense, model.dense.state_dict(), folder)
     _check_tables(store, tables, folder)
     for group in store.groups:

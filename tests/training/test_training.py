@@ -118,7 +118,7 @@ def test_export_replaces_as_a_whole_and_is_readable(prepared, tmp_path):
     export_model(recipe.model, target, {"seed": 0})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export"]
     assert sorted(p.name for p in target.iterdir()) == ["dense.safetensors", "model.json", "tables.safetensors"]
-    other = assemble(replace(TWIN, seed=5)).model
+    other = assemble(TWIN).model
     assert load_model(other, target)["seed"] == 0
     export_model(other, tmp_path / "again", {"seed": 0})
     assert all((tmp_path / "again" / p.name).read_bytes() == p.read_bytes() for p in target.iterdir())
@@ -126,6 +126,8 @@ def test_export_replaces_as_a_whole_and_is_readable(prepared, tmp_path):
         load_model(recipe.model, target)
     with pytest.raises(UserError, match=r"'bottom.4.bias' is float32\[16\] there and float32\[8\] in the model"):
         load_model(assemble(replace(TWIN, dim=8)).model, target)
+    with pytest.raises(UserError, match="trained with seed=0, and the model has seed=5"):
+        load_model(assemble(replace(TWIN, seed=5)).model, target)
     with pytest.raises(UserError, match="no exported model in"):
         load_model(recipe.model, tmp_path)
     tables = load_file(target / "tables.safetensors")
