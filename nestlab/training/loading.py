@@ -39,8 +39,8 @@ def load_model(model: RecModel, folder: str | Path) -> dict[str, Any]:
         raise UserError("load: the model's tables have rows already; give a new model")
     if (seed := description.get("seed", store.seed)) != store.seed:
         raise UserError(
-            f"load: '{folder}' was trained with seed={seed}, and the model has seed={store.seed}, from which rows of ids "
-            "never met in training come; build the model with that of the export"
+            f"load: '{folder}' was trained with seed={seed}, and the model has seed={store.seed}, from which rows of "
+            "ids never met in training come; build the model with that of the export"
         )
     _check_like(dense, model.dense.state_dict(), folder)
     _check_tables(store, tables, folder)
