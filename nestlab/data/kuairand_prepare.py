@@ -42,7 +42,7 @@ class KuaiRandOptions(PrepareOptions):
 
     Attributes:
         duplicates: `keep` or `drop` the later copies of a row that equals an earlier one in all 19 columns. They are
-            counted either way. Kept copies stand in the histories of one another.
+            counted either way. A copy is never in the history of another.
         logs: `standard`, `random` (videos shown at random) or `both`.
     """
 
