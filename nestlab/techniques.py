@@ -477,7 +477,10 @@ def _value(name: str, text: str) -> Any:
         from difflib import get_close_matches
 
         near = get_close_matches(name, _HINTS, 1)
-        raise UserError(f"techniques: no flag '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        raise UserError(
+            f"techniques: no flag '{name}'"
+            + (f"; did you mean '{near[0]}'?" if near else "; nestlab techniques lists them")
+        )
     hint = _HINTS[name]
     if hint is bool:
         if text not in ("on", "off", "true", "false"):
