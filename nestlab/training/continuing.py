@@ -6,6 +6,7 @@ from typing import Any
 
 from nestlab.data import Dataset
 from nestlab.errors import UserError
+from nestlab.techniques import Techniques
 from nestlab.training.checkpoint import (
     Checkpoints,
     Facts,
@@ -26,7 +27,8 @@ EVER_SINCE: Facts = {"model": "dlrm", "shuffle": "full", "reorder": "", "convent
 
 
 def facts_of(options: TrainOptions, dataset: Dataset) -> dict[str, Any]:
-    """What a continued training must have in common with the one before. Executor, ranks, tiers and depth are none."""
+    """What a continued training must have in common with the one before. Executor, ranks, tiers, depth and
+    micro-batches are none."""
     info, order = dataset.info, dataset.id_map
     told = {"model": options.model, "dataset": info.id, "rows": info.rows, "data_fingerprint": info.fingerprint}
     told["reorder"] = "" if order is None else order.manifest["fingerprint"]
@@ -36,7 +38,8 @@ def facts_of(options: TrainOptions, dataset: Dataset) -> dict[str, Any]:
 def _of_options(options: TrainOptions) -> dict[str, Any]:
     """Those that need no data to be known."""
     told = {name: getattr(options, name) for name in ("model", "shuffle", *_NAMES, *options.own)}
-    return told | {"convention": options.named_convention or "default"}
+    told["convention"] = options.named_convention or "default"
+    return told | {"inexact": Techniques.parse(options.techniques).unlike_plain()}
 
 
 def _check_wanted(saves: SaveOptions, step: int) -> None:

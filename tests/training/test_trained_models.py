@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from nestlab.models.ranking.building import RANKING
 from nestlab.models.sequence import ENCODERS
 from nestlab.techniques import Techniques
 from nestlab.training import History, SaveOptions, TrainOptions, assemble, recipe
+from nestlab.training.checkpoint import check_facts
 from nestlab.training.choices import MODELS, OWN, taking
 from nestlab.training.continuing import facts_of
 from nestlab.training.families import open_data
@@ -299,6 +301,22 @@ def test_a_fact_that_no_checkpoint_named_had_the_default_of_then(change, refused
         return
     with pytest.raises(UserError, match=f"restart: the checkpoint was {refused}"):
         trained(later, saves=saves)
+
+
+def test_a_training_goes_on_with_what_it_learnt_from_and_how():
+    """Timing may change. Broken on purpose: the fingerprint left empty; flags of the dense part left out."""
+    options = TrainOptions(**SMALL)
+    dataset = SimpleNamespace(info=open_data(options).info, id_map=None)
+    saved = facts_of(options, dataset)
+    for flags in ("micro_batches=2", "device_tier=dual_buffer,pipeline_depth=3"):
+        check_facts(saved, facts_of(replace(options, techniques=flags), dataset))
+    others = {"staleness=1,pipeline_depth=2": "staleness=1", "dense_precision=bf16": "dense_precision=bf16"}
+    for flags, told in others.items():
+        with pytest.raises(UserError, match=f"trained with inexact=none, and this run has inexact={told};"):
+            check_facts(saved, facts_of(replace(options, techniques=flags), dataset))
+    dataset.info = replace(dataset.info, fingerprint="another")
+    with pytest.raises(UserError, match="trained with data_fingerprint=.*, and this run has data_fingerprint=another"):
+        check_facts(saved, facts_of(options, dataset))
 
 
 # Run folders.
