@@ -315,7 +315,7 @@ def test_a_training_goes_on_with_what_it_learnt_from_and_how():
         with pytest.raises(UserError, match=f"trained with inexact=none, and this run has inexact={told};"):
             check_facts(saved, facts_of(replace(options, techniques=flags), dataset))
     dataset.info = replace(dataset.info, fingerprint="another")
-    with pytest.raises(UserError, match="trained with data_fingerprint=.*, and this run has data_fingerprint=another"):
+    with pytest.raises(UserError, match=r"trained with data_fingerprint=.*, and this run has data_fingerprint=another"):
         check_facts(saved, facts_of(options, dataset))
 
 
