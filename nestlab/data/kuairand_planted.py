@@ -14,6 +14,7 @@ TAB_SHARES = {1: 0.748, 0: 0.126, 4: 0.066, 2: 0.034, 6: 0.016, 3: 0.004, 8: 0.0
 TAB_CLICK = {1: 0.494, 0: 0.086, 4: 0.596, 2: 0.481, 6: 0.149, 3: 0.02, 8: 0.04, 5: 0.25, 12: 0.13}
 TAB_ZERO = {1: 0.012, 0: 1.0, 4: 0.073, 2: 0.012, 6: 0.0004, 3: 1.0, 8: 1.0, 5: 0.004, 12: 0.97}
 TAB_OTHER = 0.3
+RANDOM_CLICK = 0.1762  # of the random log
 TABS = 15
 # How the variance of what is added to a tab's logit is shared out.
 SHARES = {
@@ -54,6 +55,10 @@ class ClickModel:
             self._shift = shift_for(tab + self._scale * z, click_rate)
             reached = expected_auc(sigmoid(tab + self._scale * z + self._shift), ones)
             low, high = (self._scale, high) if reached < BAYES_AUC else (low, self._scale)
+
+    def handicap(self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, liked_n: np.ndarray) -> float:
+        """What to take off the logits of rows of the random log, so that the mean of p is RANDOM_CLICK."""
+        return -shift_for(self.tab_logits[tab_n] + self._scale * self._z(user_n, video_n, liked_n), RANDOM_CLICK)
 
     def probability(
         self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, liked_n: np.ndarray, handicap: float = 0.0
