@@ -22,6 +22,7 @@ SHARES = {
     **{"pair": 0.15, "taste": 0.10},
 }
 FACTORS = 2
+_EVERY = 10  # of the sample's rows, enough for a tab's mean
 
 
 class ClickModel:
@@ -39,19 +40,22 @@ class ClickModel:
         # A column of weights, then the factors of the pairs.
         self._user = np.stack([user, *self._factors(onehot)], axis=1).astype(np.float32)
         self._video = np.stack([video, *self._factors(videos.tag + 1_000)], axis=1).astype(np.float32)
-        self._tab_logits = np.full(TABS, _logit(TAB_OTHER))
-        for tab, rate in TAB_CLICK.items():
-            self._tab_logits[tab] = _logit(rate)
+        self._tab_logits = np.full(TABS, np.log(TAB_OTHER / (1 - TAB_OTHER)))
         self._scale, self._shift = 1.0, 0.0
 
     def calibrate(
         self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, liked_n: np.ndarray, click_rate: float
     ) -> None:
-        """Sets scale and shift on a sample, so that the mean of p is `click_rate` and its AUC is BAYES_AUC."""
-        z, tab, ones = self._z(user_n, video_n, liked_n), self._tab_logits[tab_n], np.ones(len(user_n))
+        """Sets scale, tabs' logits and shift on a sample: p has the mean `click_rate` and the AUC BAYES_AUC, and each
+        tab its share of the clicks.
+        """
+        z, ones = self._z(user_n, video_n, liked_n), np.ones(len(user_n))
         low, high = 0.0, 20.0
         for _ in range(25):
             self._scale = (low + high) / 2
+            for t, rate in TAB_CLICK.items():
+                self._tab_logits[t] = shift_for(self._scale * z[::_EVERY], rate)
+            tab = self._tab_logits[tab_n]
             self._shift = shift_for(tab + self._scale * z, click_rate)
             reached = expected_auc(sigmoid(tab + self._scale * z + self._shift), ones)
             low, high = (self._scale, high) if reached < BAYES_AUC else (low, self._scale)
@@ -103,7 +107,3 @@ class ClickModel:
     def _weight(self, column: str, values: np.ndarray) -> np.ndarray:
         stream = self._seed * 64 + [*SHARES, *(f"pair{k}" for k in range(FACTORS))].index(column) + 5_000
         return uniform_weight(stream, values.astype(np.int64))
-
-
-def _logit(p: float) -> float:
-    return float(np.log(p / (1 - p)))
