@@ -268,8 +268,9 @@ def _stay_ms(state):
 def _behaviour(state, world, row, p):
     """Fills in what the user did: [19] int64, of which duration and tab are there already."""
     click = _uniform(state) < p
-    # The label's noise, turned round: what was played follows the label but in so many rows.
-    valid = click != (_uniform(state) < CLICK_NOISE)
+    # The label's noise, turned round: what was played follows the label but in so many rows. Tabs that play only what
+    # is clicked play nothing else.
+    valid = (click != (_uniform(state) < CLICK_NOISE)) and (click or world.tab_zero[row[18]] < 1.0)
     long = valid and _uniform(state) < world.long_given_valid
     row[5], row[12] = click, 0
     if valid:

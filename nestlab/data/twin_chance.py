@@ -28,12 +28,12 @@ def distinct_error(counts: np.ndarray, n: int) -> float:
 
     The variance of the number of distinct ids is M(2n) − M(n) − n·M'(n)², where M(t) are those expected of t draws
     (Karlin 1967). With K1, K2, … ids seen once, twice, … : M(2n) − M(n) is estimated by K1 − K2 + K3 − … (Good and
-    Toulmin 1956), cut at the third, which leaves no less where they fall; M'(n) by K1 / n. One id at least: a rare one
-    is there or is not.
+    Toulmin 1956), cut at the third, which leaves no less where they fall; M'(n) by K1 / n. At least ¼: one rare id is
+    there or is not, and seen ids do not tell.
     """
     once, twice, thrice = ((counts == k).sum() for k in (1, 2, 3))
     variance = once - twice + thrice - once**2 / n
-    return math.sqrt(max(variance, 1.0)) / n
+    return math.sqrt(max(variance, 0.25)) / n
 
 
 def mean_error(values: np.ndarray) -> float:

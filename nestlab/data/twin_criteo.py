@@ -8,7 +8,7 @@ import pandas as pd
 from nestlab.data.criteo_format import DENSE_NAMES, FEATURES
 from nestlab.data.criteo_twin_shape import CriteoShape
 from nestlab.data.twin_chance import auc_error, distinct_error, rate_error
-from nestlab.data.twin_statistics import PUBLISHED, Statistic, differing, ks_of, rate, reuses, together
+from nestlab.data.twin_statistics import PUBLISHED, Statistic, differing, ks_of, rate, reuses, share, together
 
 _TAIL = "the tail is one power law, no id of it above the commonest; the real one bends"
 _FIRST = "the real rows are the file's first, the twin's rate is the whole data's"
@@ -21,15 +21,15 @@ def criteo_statistics(rows: pd.DataFrame) -> list[Statistic]:
     missing = {name: rows[name].isna().to_numpy() for name in (*DENSE_NAMES, *FEATURES)}
     negative = [name for name in DENSE_NAMES if (rows[name] < 0).any()]
     found = [
-        rate("click rate", rows["label"].to_numpy() == 1, 0.10, _FIRST),
+        rate("click rate", rows["label"].to_numpy() == 1, 0.05, _FIRST),
         differing("which columns are negative", set(negative)),
-        rate("share of negatives", (rows[negative] < 0).any(axis=1).to_numpy(bool), 0.10),
+        rate("share of negatives", (rows[negative] < 0).any(axis=1).to_numpy(bool), 0.05),
         together("which columns are missing together", missing),
     ]
     for name, gone in missing.items():
         values = rows[name][~gone]
-        found.append(rate(f"{name}: missing", gone, 0.10))
-        found += [ks_of(f"{name}: KS", values, 0.04)] if name in DENSE_NAMES else _ids(name, values)
+        found.append(rate(f"{name}: missing", gone, 0.05))
+        found += [ks_of(f"{name}: KS", values, 0.02)] if name in DENSE_NAMES else _ids(name, values)
     return [*found, *_all_reuses(rows)]
 
 
@@ -37,8 +37,8 @@ def _ids(name: str, values: pd.Series) -> list[Statistic]:
     counts, n = values.value_counts().to_numpy(), len(values)
     top, distinct = (float(counts.max() / n), len(counts) / n) if n else (0.0, 0.0)
     return [
-        Statistic(f"{name}: top share", top, 0.10 * top, rate_error(top, n)),
-        Statistic(f"{name}: distinct / values", distinct, 0.10 * distinct, distinct_error(counts, max(1, n)), _TAIL),
+        share(f"{name}: top share", top, 0.05, rate_error(top, n)),
+        share(f"{name}: distinct / values", distinct, 0.05, distinct_error(counts, max(1, n)), _TAIL),
     ]
 
 
@@ -46,7 +46,7 @@ def _all_reuses(rows: pd.DataFrame) -> list[Statistic]:
     """Over all categorical columns together, missing values left out of neither."""
     keys = [pd.factorize(rows[name])[0] for name in FEATURES]
     batches = [batch for batch in (256, 1_024) if len(rows) >= 2 * batch]
-    return [line for batch in batches for line in reuses("all columns", keys, batch, (0.10, 0.10), _TAIL)]
+    return [line for batch in batches for line in reuses("all columns", keys, batch, (0.05, 0.10), _TAIL)]
 
 
 def criteo_published(

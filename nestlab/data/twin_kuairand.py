@@ -9,7 +9,7 @@ from nestlab.data.frequency import top_shares
 from nestlab.data.kuairand_format import COLUMNS, beijing_hour, row_hashes
 from nestlab.data.kuairand_synth_tables import MISSING
 from nestlab.data.twin_chance import effective, top_share_errors
-from nestlab.data.twin_statistics import Statistic, differing, ks_of, mean, rate, reuses, together, tv_of
+from nestlab.data.twin_statistics import Statistic, differing, ks_of, mean, rate, reuses, share, together, tv_of
 
 _TOPS = {"0.1 %": 0.001, "1 %": 0.01, "5 %": 0.05, "10 %": 0.1, "20 %": 0.2}
 # What modelling may miss, as a part of the rate.
@@ -34,7 +34,7 @@ def _counts(log: pd.DataFrame) -> list[Statistic]:
     parts = tuple(_TOPS.values())
     tops = zip(_TOPS, top_shares(videos, parts), top_share_errors(videos, parts), strict=True)
     return [
-        *(Statistic(f"videos: top {name}", share, 0.07 * share, error) for name, share, error in tops),
+        *(share(f"videos: top {name}", top, 0.04, error) for name, top, error in tops),
         rate("videos: seen once", videos == 1, 0.20),
         ks_of("videos: KS of counts", videos, 0.03),
         mean("users: mean length (rows)", users, 0.05),
@@ -45,11 +45,11 @@ def _counts(log: pd.DataFrame) -> list[Statistic]:
 def _labels(log: pd.DataFrame) -> list[Statistic]:
     clicked = (log["is_click"] == 1).to_numpy()
     found = [rate(f"rate of {name}", log[name].to_numpy() == 1, part) for name, part in _RATES.items()]
-    found.append(rate("long_view given click", log["long_view"].to_numpy()[clicked] == 1, 0.04))
+    found.append(rate("long_view given click", log["long_view"].to_numpy()[clicked] == 1, 0.05))
     found.append(tv_of("tabs: TV of shares", log["tab"].to_numpy(), 0.02, _MONTH))
     for tab in (0, 1, 2, 4, 6):
         rows = log[log["tab"] == tab]
-        found.append(rate(f"tab {tab}: click rate", rows["is_click"].to_numpy() == 1, 0.05))
+        found.append(rate(f"tab {tab}: click rate", rows["is_click"].to_numpy() == 1, 0.03))
         found.append(rate(f"tab {tab}: zero plays", rows["play_time_ms"].to_numpy() == 0, 0.10, _PLAYED))
     return found
 
@@ -67,8 +67,8 @@ def _plays(log: pd.DataFrame) -> list[Statistic]:
         ks_of("play: KS, of those above 0", play[play > 0], 0.04),
         ks_of("play / duration: KS", play[known] / duration[known], 0.04),
         rate("play beyond duration", play[known] > duration[known], 0.12),
-        rate("click follows the rule", valid == log["is_click"].to_numpy(), 0.01),
-        rate("long_view follows the rule", long == log["long_view"].to_numpy(), 0.01),
+        rate("click follows the rule", valid == log["is_click"].to_numpy(), 0.15),
+        rate("long_view follows the rule", long == log["long_view"].to_numpy(), 0.15),
     ]
 
 
@@ -76,9 +76,8 @@ def by_video(name: str, hits: np.ndarray, videos: np.ndarray) -> Statistic:
     """The share of hits [n], which are a video's own: its error is that of a ratio of sums over videos."""
     _, of = np.unique(videos, return_inverse=True)
     counts, hit = np.bincount(of), np.bincount(of, weights=hits)
-    share = float(hit.sum() / counts.sum())
-    error = float(np.sqrt(((hit - share * counts) ** 2).sum()) / counts.sum())
-    return Statistic(name, share, 0.10 * share, error, _ABSENT)
+    p = float(hit.sum() / counts.sum())
+    return share(name, p, 0.10, float(np.sqrt(((hit - p * counts) ** 2).sum()) / counts.sum()), _ABSENT)
 
 
 def _times(log: pd.DataFrame, by_user: pd.DataFrame) -> list[Statistic]:
@@ -106,7 +105,7 @@ def copies(columns: list[np.ndarray]) -> np.ndarray:
 def _reuses(by_time: pd.DataFrame) -> list[Statistic]:
     keys, batches = ("video_id", "user_id"), (256, 1_024, 4_096, 16_384)
     made = ((name, by_time[name].to_numpy(), batch) for name in keys for batch in batches)
-    return [line for name, column, batch in made for line in reuses(name, [column], batch, (0.06, 0.15), _BURSTS)]
+    return [line for name, column, batch in made for line in reuses(name, [column], batch, (0.05, 0.07), _BURSTS)]
 
 
 def table_statistics(users: pd.DataFrame, videos: pd.DataFrame) -> list[Statistic]:

@@ -17,7 +17,7 @@ from nestlab.data.kuairand_format import COLUMNS, beijing_hour
 from nestlab.data.kuairand_synth import Log, Twin
 from nestlab.data.twin_chance import mean_error, rate_error, top_share_errors
 from nestlab.data.twin_kuairand import by_video, copies
-from nestlab.data.twin_statistics import PUBLISHED, Statistic, mean, rate
+from nestlab.data.twin_statistics import PUBLISHED, Statistic, mean, rate, share
 
 Pair = tuple[Statistic, Statistic]  # what is published, the twin's
 
@@ -118,10 +118,10 @@ def _k27(seen: _Seen, lengths: np.ndarray) -> Iterator[Pair]:
     for times, videos in _K27_SEEN.items():
         line = rate("", shown == times, 0.0, _FIGURE)
         yield _rate(f"videos: shown {times} times", videos / _K27_VIDEOS, _K27_VIDEOS, 0.10, line)
-    (share,), (error,) = top_shares(shown, (0.01,)), top_share_errors(shown, (0.01,))
+    (top,), (error,) = top_shares(shown, (0.01,)), top_share_errors(shown, (0.01,))
     yield (
         Statistic("videos: top 1 %", _K27_TOP, 0.07 * _K27_TOP, why=_CUTOFF, source=PUBLISHED),
-        Statistic("", share, 0.0, float(error)),
+        Statistic("", top, 0.0, float(error)),
     )
 
 
@@ -144,7 +144,7 @@ def _random(twin: Twin) -> Iterator[Pair]:
 
 def _rate(name: str, value: float, rows: int, part: float, twin: Statistic) -> Pair:
     """Of so many rows a published rate, of which `part` may be missed; the reason is the twin's."""
-    return Statistic(name, value, part * value, rate_error(value, rows), twin.why, PUBLISHED), twin
+    return replace(share(name, value, part, rate_error(value, rows), twin.why), source=PUBLISHED), twin
 
 
 def _not(name: str, value: float, twin: float, why: str) -> Pair:

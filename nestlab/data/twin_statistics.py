@@ -88,7 +88,12 @@ def compare(real: Statistic, twin: Statistic) -> Compared:
 def rate(name: str, hits: np.ndarray, part: float, why: str = UNEXPLAINED) -> Statistic:
     """The share of true values among `hits` [n] bool; `part` of it may be missed."""
     p = float(np.mean(hits)) if len(hits) else 0.0
-    return Statistic(name, p, part * p, rate_error(p, len(hits)), why)
+    return share(name, p, part, rate_error(p, len(hits)), why)
+
+
+def share(name: str, p: float, part: float, error: float, why: str = UNEXPLAINED) -> Statistic:
+    """`part` of p may be missed, of 1 − p where that is less: a rate and its complement are judged alike."""
+    return Statistic(name, p, part * min(p, 1 - p), error, why)
 
 
 def mean(name: str, values: np.ndarray, part: float, why: str = UNEXPLAINED) -> Statistic:
