@@ -22,9 +22,9 @@ def criteo_statistics(rows: pd.DataFrame) -> list[Statistic]:
     negative = [name for name in DENSE_NAMES if (rows[name] < 0).any()]
     found = [
         rate("click rate", rows["label"].to_numpy() == 1, 0.05, _FIRST),
-        differing("which columns are negative", set(negative)),
+        differing(f"negative columns: {', '.join(negative)}", set(negative)),
         rate("share of negatives", (rows[negative] < 0).any(axis=1).to_numpy(bool), 0.05),
-        together("which columns are missing together", missing),
+        together("columns missing together", missing),
     ]
     for name, gone in missing.items():
         values = rows[name][~gone]

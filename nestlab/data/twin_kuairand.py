@@ -122,9 +122,9 @@ def table_statistics(users: pd.DataFrame, videos: pd.DataFrame) -> list[Statisti
     of_users = {name: gone for name, gone in missing.items() if name in users.columns}
     return [
         *sorted(found, key=lambda line: line.name),
-        differing("which columns have NaN", {name for name, gone in missing.items() if gone.any()}),
-        together("which columns of users are NaN together", of_users),
-        differing("which columns of users have -124", sentinels),
+        differing("columns with NaN", {name for name, gone in missing.items() if gone.any()}),
+        together("columns of users NaN together", of_users),
+        differing("columns of users with -124", sentinels),
         rate("is_live_streamer: -124", (users["is_live_streamer"] == MISSING).to_numpy(), 0.03),
         tv_of("user_active_degree: TV", words, 0.01),
     ]

@@ -17,7 +17,7 @@ from nestlab.data.kuairand_format import COLUMNS, beijing_hour
 from nestlab.data.kuairand_synth import Log, Twin
 from nestlab.data.twin_chance import mean_error, rate_error, top_share_errors
 from nestlab.data.twin_kuairand import by_video, copies
-from nestlab.data.twin_statistics import PUBLISHED, Statistic, mean, rate, share
+from nestlab.data.twin_statistics import PUBLISHED, UNEXPLAINED, Statistic, mean, rate, share
 
 Pair = tuple[Statistic, Statistic]  # what is published, the twin's
 
@@ -40,6 +40,7 @@ _CUTOFF = "a log of fewer rows has the cut-off of its law lower, and with it les
 _FIGURE = "read off a published figure; the law has to meet the head and the mean as well"
 _FEWER = "fewer rows a video than published: chance makes a head"
 _RARE = "as many users as the rows are for; published of all 27,285"
+_LEAST = "few rows are shared out over more users than their length would have"
 _NOT_27K = {
     "users: longest (rows)": (228_000.0, np.max),
     "users: shortest (rows)": (100.0, np.min),
@@ -89,21 +90,18 @@ def _standard(twin: Twin) -> Iterator[Pair]:
 
 def _lengths(twin: Twin, lengths: np.ndarray) -> Iterator[Pair]:
     """Median and mean; the median's error is √(π/2) of the mean's where values are normal, as the logs of these are."""
-    shape = twin.shape
+    shape, normal = twin.shape, np.sqrt(np.pi / 2)
     users = round(shape.variant.rows[STANDARD] / shape.mean_length)
-    found, logs = float(np.median(lengths)), mean_error(np.log(lengths)) * np.sqrt(np.pi / 2)
-    spread = np.sqrt(np.pi / 2 / users) * shape.length_sigma * shape.median_length
-    yield (
-        Statistic(
-            "users: median length (rows)", shape.median_length, 0.05 * shape.median_length, spread, source=PUBLISHED
-        ),
-        Statistic("", found, 0.0, found * logs),
-    )
-    error = mean_error(lengths) * np.sqrt(len(lengths) / users)
-    yield (
-        Statistic("users: mean length (rows)", shape.mean_length, 0.05 * shape.mean_length, error, source=PUBLISHED),
-        mean("", lengths, 0.0),
-    )
+    median, of_logs = float(np.median(lengths)), normal * mean_error(np.log(lengths))
+    spread = normal * shape.length_sigma * shape.median_length / np.sqrt(users)
+    pairs = {
+        "users: median length (rows)": (shape.median_length, spread, Statistic("", median, 0.0, median * of_logs)),
+        "users: mean length (rows)": (shape.mean_length, 0.0, mean("", lengths, 0.0)),
+    }
+    whole = twin.n_users <= 1.05 * twin.rows / shape.mean_length
+    for name, (value, error, made) in pairs.items():
+        why = UNEXPLAINED if whole else _LEAST
+        yield Statistic(name, value, 0.05 * value, error, why, PUBLISHED, compared=whole), made
 
 
 def _k27(seen: _Seen, lengths: np.ndarray) -> Iterator[Pair]:

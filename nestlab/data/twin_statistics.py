@@ -82,7 +82,13 @@ def compare(real: Statistic, twin: Statistic) -> Compared:
     else:
         a, (b, chance) = 0.0, real.sample.against(real.sample, twin.sample)
     within = bool(abs(a - b) <= real.miss + chance) if real.compared else None
-    return Compared(real.name, real.source, a, b, real.miss, chance, within, "" if within else real.why)
+    return Compared(real.name, real.source, a, b, real.miss, chance, within, "" if within else _reason(real, twin))
+
+
+def _reason(real: Statistic, twin: Statistic) -> str:
+    if real.sample is None or real.sample.against is not _differing:
+        return real.why
+    return f"{real.why}: {', '.join(np.setxor1d(real.sample.values, twin.sample.values))}"
 
 
 def rate(name: str, hits: np.ndarray, part: float, why: str = UNEXPLAINED) -> Statistic:
@@ -141,8 +147,8 @@ def tv_of(name: str, values: np.ndarray, miss: float, why: str = UNEXPLAINED) ->
 
 
 def differing(name: str, members: set, why: str = UNEXPLAINED) -> Statistic:
-    """A set, of which no member may differ; what is reported is how many do."""
-    return Statistic(name, 0.0, 0.0, why=why, sample=Distribution(np.array(sorted(members)), 1, _differing))
+    """A set of words, of which no member may differ; what is reported is how many do, and where, which."""
+    return Statistic(name, 0.0, 0.0, why=why, sample=Distribution(np.array(sorted(members), str), 1, _differing))
 
 
 def together(name: str, missing: dict[str, np.ndarray]) -> Statistic:
