@@ -27,7 +27,7 @@ from nestlab.data.kuairand_tables import VIDEO_TABLE
 from nestlab.data.opening import open_dataset
 from nestlab.data.twin_criteo import criteo_published, criteo_statistics
 from nestlab.data.twin_kuairand import kuairand_statistics, table_statistics
-from nestlab.data.twin_published import published
+from nestlab.data.twin_published import Pair, published
 from nestlab.data.twin_statistics import Compared, compare
 from nestlab.errors import UserError
 
@@ -36,7 +36,12 @@ K27_ROWS = 2_000_000
 
 
 def twin_report(name: str, root: str | Path, rows: int | None = None, seed: int = 0) -> list[Compared]:
-    """Compares a twin with the real sample of `name` under `root`, and with published figures.
+    """Compares a twin with the real sample of `name` under `root`, and with published figures; as `statistics_of`."""
+    return [compare(*pair) for pair in statistics_of(name, root, rows, seed)]
+
+
+def statistics_of(name: str, root: str | Path, rows: int | None = None, seed: int = 0) -> list[Pair]:
+    """Every statistic of the real sample, or as published, and of the twin.
 
     Args:
         name: kuairand-pure, criteo-kaggle or criteo-1tb; kuairand-27k: published figures alone, `root` is not read.
@@ -50,35 +55,34 @@ def twin_report(name: str, root: str | Path, rows: int | None = None, seed: int 
     return _REPORTS[name](name, Path(root), rows, seed)
 
 
-def _pure(name: str, root: Path, rows: int | None, seed: int) -> list[Compared]:
+def _pure(name: str, root: Path, rows: int | None, seed: int) -> list[Pair]:
     look = survey(PURE, root)
     if not look.found[STANDARD]:
         raise UserError(f"{name}: no standard log under '{root}'; name the folder with --data-root")
     made = kuairand_synth.Twin(rows or PURE.rows[STANDARD], seed)
     log = pd.concat([_window(pd.DataFrame(c)) for c, _ in made.blocks(made.logs[0])], ignore_index=True)
-    pairs = [
+    return [
         *zip(kuairand_statistics(_kuairand_real(look)), kuairand_statistics(log), strict=True),
         *_tables(look, made),
         *published(made),
     ]
-    return [compare(*pair) for pair in pairs]
 
 
-def _k27(name: str, root: Path, rows: int | None, seed: int) -> list[Compared]:
-    return [compare(*pair) for pair in published(kuairand_synth.Twin(rows or K27_ROWS, seed, K27_SHAPE))]
+def _k27(name: str, root: Path, rows: int | None, seed: int) -> list[Pair]:
+    return published(kuairand_synth.Twin(rows or K27_ROWS, seed, K27_SHAPE))
 
 
-def _criteo(name: str, root: Path, rows: int | None, seed: int) -> list[Compared]:
+def _criteo(name: str, root: Path, rows: int | None, seed: int) -> list[Pair]:
     real, shape = _criteo_real(name, root), _CRITEO[name]
     made = synthetic.Twin(rows or 50 * len(real), seed, shape)
     frame, p = _criteo_twin(made, len(real))
     pairs = zip(criteo_statistics(real), criteo_statistics(frame.iloc[: len(real)]), strict=True)
     told = criteo_published(shape, frame["label"].to_numpy(), p, made.cardinality)
-    return [compare(*pair) for pair in (*pairs, *told)]
+    return [*pairs, *told]
 
 
 _CRITEO = dict(zip(("criteo-kaggle", "criteo-1tb"), CRITEO, strict=True))
-_REPORTS: dict[str, Callable[[str, Path, int | None, int], list[Compared]]] = {
+_REPORTS: dict[str, Callable[[str, Path, int | None, int], list[Pair]]] = {
     "kuairand-pure": _pure,
     "kuairand-27k": _k27,
     **dict.fromkeys(_CRITEO, _criteo),
