@@ -23,7 +23,7 @@ class Plan:
         exposures: [rows without copies] int32 video ids, by cluster, within it by quarter.
         starts: [clusters, BINS] int64: where each cell begins.
         cluster_of: [videos] int32.
-        shown: [videos] int64: how many of the exposures are each video's.
+        shown: [videos] int32: how many of the exposures are each video's.
     """
 
     exposures: np.ndarray
@@ -53,7 +53,7 @@ def make_plan(seed: int, demand: np.ndarray, law: FrequencyLaw, burst: float) ->
         order = np.argsort(_moments(rng, counts, burst), kind="stable")
         exposures[done : done + total] = (videos + np.repeat(np.arange(len(counts), dtype=np.int32), counts))[order]
         cluster_of.append(np.full(len(counts), cluster, np.int32))
-        shown.append(counts)
+        shown.append(counts.astype(np.int32))
         videos, done = videos + len(counts), done + total
     starts = (np.cumsum(demand) - demand.ravel()).reshape(demand.shape)
     return _renamed(seed, Plan(exposures, starts, np.concatenate(cluster_of), np.concatenate(shown)))
