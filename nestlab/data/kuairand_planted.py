@@ -14,6 +14,7 @@ TAB_SHARES = {1: 0.748, 0: 0.126, 4: 0.066, 2: 0.034, 6: 0.016, 3: 0.004, 8: 0.0
 TAB_CLICK = {1: 0.494, 0: 0.086, 4: 0.596, 2: 0.481, 6: 0.149, 3: 0.02, 8: 0.04, 5: 0.25, 12: 0.13}
 TAB_ZERO = {1: 0.012, 0: 1.0, 4: 0.073, 2: 0.012, 6: 0.0004, 3: 1.0, 8: 1.0, 5: 0.004, 12: 0.97}
 TAB_OTHER = 0.3
+RANDOM_CLICK = 0.1762  # of the random log
 TABS = 15
 # How the variance of what is added to a tab's logit is shared out.
 SHARES = {
@@ -21,6 +22,7 @@ SHARES = {
     **{"pair": 0.15, "taste": 0.10},
 }
 FACTORS = 2
+_EVERY = 40  # of the sample's rows: what they err by all tabs do, and the shift takes it back
 
 
 class ClickModel:
@@ -38,22 +40,28 @@ class ClickModel:
         # A column of weights, then the factors of the pairs.
         self._user = np.stack([user, *self._factors(onehot)], axis=1).astype(np.float32)
         self._video = np.stack([video, *self._factors(videos.tag + 1_000)], axis=1).astype(np.float32)
-        self._tab_logits = np.full(TABS, _logit(TAB_OTHER))
-        for tab, rate in TAB_CLICK.items():
-            self._tab_logits[tab] = _logit(rate)
+        self._tab_logits = np.full(TABS, np.log(TAB_OTHER / (1 - TAB_OTHER)))
         self._scale, self._shift = 1.0, 0.0
 
     def calibrate(
         self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, liked_n: np.ndarray, click_rate: float
     ) -> None:
-        """Sets scale and shift on a sample, so that the mean of p is `click_rate` and its AUC is BAYES_AUC."""
-        z, tab, ones = self._z(user_n, video_n, liked_n), self._tab_logits[tab_n], np.ones(len(user_n))
+        """Sets scale, tabs' logits and shift on a sample: p has the mean `click_rate` and the AUC BAYES_AUC, and each
+        tab its share of the clicks.
+        """
+        z, ones = self._z(user_n, video_n, liked_n), np.ones(len(user_n))
         low, high = 0.0, 20.0
         for _ in range(25):
             self._scale = (low + high) / 2
+            self._tab_logits[list(TAB_CLICK)] = _logits_for(self._scale * z[::_EVERY], list(TAB_CLICK.values()))
+            tab = self._tab_logits[tab_n]
             self._shift = shift_for(tab + self._scale * z, click_rate)
             reached = expected_auc(sigmoid(tab + self._scale * z + self._shift), ones)
             low, high = (self._scale, high) if reached < BAYES_AUC else (low, self._scale)
+
+    def handicap(self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, liked_n: np.ndarray) -> float:
+        """What to take off the logits of rows of the random log, so that the mean of p is RANDOM_CLICK."""
+        return -shift_for(self.tab_logits[tab_n] + self._scale * self._z(user_n, video_n, liked_n), RANDOM_CLICK)
 
     def probability(
         self, user_n: np.ndarray, video_n: np.ndarray, tab_n: np.ndarray, liked_n: np.ndarray, handicap: float = 0.0
@@ -100,5 +108,11 @@ class ClickModel:
         return uniform_weight(stream, values.astype(np.int64))
 
 
-def _logit(p: float) -> float:
-    return float(np.log(p / (1 - p)))
+def _logits_for(z: np.ndarray, rates: list[float]) -> np.ndarray:
+    """[tabs] what to add to z [n], so that the mean probability is each tab's rate: `shift_for`, of all at once."""
+    low, high = np.full((len(rates), 1), -60.0), np.full((len(rates), 1), 60.0)
+    for _ in range(20):
+        middle = (low + high) / 2
+        less = sigmoid(z + middle).mean(axis=1, keepdims=True) < np.array(rates)[:, None]
+        low, high = np.where(less, middle, low), np.where(less, high, middle)
+    return (low + high)[:, 0] / 2

@@ -36,9 +36,8 @@ from nestlab.data.planted import expected_auc
 from nestlab.data.prepare import Progress
 from nestlab.data.twins import TwinFiles
 
-VERSION = 2  # raise it whenever the same rows and seed would give other files
+VERSION = 3  # raise it whenever the same rows and seed would give other files
 BLOCK = 1 << 16
-RANDOM_HANDICAP = 1.4
 SAMPLE = 20_000
 # fmt: off
 HOURS = (3.65, 2.3, 1.5, .9, .75, .95, 1.8, 2.8, 3.45, 3.9, 4.3, 4.9, 5.7, 5.3, 4.7, 4.7, 4.9, 5.3, 5.5, 5.8,
@@ -78,11 +77,11 @@ class Twin:
         self._clusters = _cluster_shares(seed, self.n_users, round(rows / self.law.mean))
         sample = np.sort(np.random.default_rng([seed, 6]).integers(0, rows, SAMPLE))
         self.plan, user, cluster = self._planned(sample)
-        self.facts = video_facts(np.random.default_rng([seed, 4]), self.plan.cluster_of)
+        self.facts = video_facts(np.random.default_rng([seed, 4]), self.plan.cluster_of, self.plan.shown)
         self.clicks = ClickModel(seed, self.users, self.facts)
-        self._calibrate(user, cluster)
         self.pool = min(shape.pool, self.plan.videos)
-        self._world = self._made_world()
+        handicap = self._calibrate(user, cluster)
+        self._worlds = (self._made_world(), kernels.at_random(self._made_world(), handicap))
 
     @property
     def n_videos(self) -> int:
@@ -103,7 +102,7 @@ class Twin:
                 kernels.pick_at_random(walk, walked, self.pool, video)
             else:
                 kernels.take_exposures(walked, self.plan.exposures, taken, video)
-            kernels.fill_rows(self._world, walk, walked, video, RANDOM_HANDICAP * log.at_random, rows, p_n)
+            kernels.fill_rows(self._worlds[log.at_random], walk, walked, video, rows, p_n)
             yield rows, p_n
 
     def _walked(self, log: Log) -> Iterator[kernels.Walked]:
@@ -147,13 +146,16 @@ class Twin:
         plan = make_plan(self.seed, demand, self.law, self.shape.burst)
         return plan, np.concatenate(users), np.concatenate(clusters)
 
-    def _calibrate(self, user: np.ndarray, cluster: np.ndarray) -> None:
+    def _calibrate(self, user: np.ndarray, cluster: np.ndarray) -> float:
+        """Of the model on rows of these users and clusters; returns the handicap of the random log."""
         rng = np.random.default_rng([self.seed, 7])
         video = self.plan.of_clusters(rng, cluster)
         tab = np.array(list(TAB_SHARES))[np.searchsorted(_tab_cdf(), rng.random(len(user)), side="right")]
         own = kernels.own_clusters(self._walk(self.logs[0]), user)
-        liked = (own == cluster[:, None]).any(axis=1)
-        self.clicks.calibrate(user, video, tab, liked, self.shape.click_rate)
+        self.clicks.calibrate(user, video, tab, (own == cluster[:, None]).any(axis=1), self.shape.click_rate)
+        video = rng.integers(0, self.pool, len(user))
+        liked = (own == self.plan.cluster_of[video][:, None]).any(axis=1)
+        return self.clicks.handicap(user, video, tab, liked)
 
     def _made_world(self) -> kernels.World:
         start = np.datetime64(kernels.START_MS + 8 * HOUR_MS, "ms").astype("datetime64[D]")
@@ -169,6 +171,9 @@ class Twin:
             tab_cdf=_tab_cdf(),
             tab_logit=self.clicks.tab_logits,
             tab_zero=zero,
+            given=kernels.GIVEN,
+            long_given_valid=kernels.LONG_GIVEN_VALID,
+            handicap=0.0,
         )
 
 

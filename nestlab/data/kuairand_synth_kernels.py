@@ -24,9 +24,10 @@ BINS = SPAN_MS // BIN_MS
 MOST_TASTES = 16
 LINE_BYTES = 200  # no line is longer: 19 values, of which six may have more than 5 digits
 
-# The actions given a click, and without one: like, follow, comment, forward, hate, profile entered.
-_GIVEN_CLICK = (0.0318, 0.0026, 0.0056, 0.0018, 0.00082, 0.0391)
-_GIVEN_NONE = (0.0055, 0.00034, 0.00012, 0.00013, 0.00084, 0.0022)
+# The actions without a click, and given one: like, follow, comment, forward, hate, profile entered.
+GIVEN = np.array(
+    [(0.0055, 0.00034, 0.00012, 0.00013, 0.00084, 0.0022), (0.0318, 0.0026, 0.0056, 0.0018, 0.00082, 0.0391)]
+)
 _ACTION_COLUMNS = tuple(
     COLUMNS.index(n) for n in ("is_like", "is_follow", "is_comment", "is_forward", "is_hate", "is_profile_enter")
 )
@@ -34,7 +35,12 @@ AHEAD = 0.175  # rows whose hourmin is an hour ahead
 COPIES, TIES = 0.0205, 0.0165  # rows that copy the one before, or share its millisecond
 CLICK_NOISE, LONG_NOISE = 0.022, 0.014  # rows whose label is not what the rule over play time and duration says
 CLICK_MS, LONG_MS = 7_000, 18_000  # the rules' thresholds; a shorter video must have played whole
-LONG_GIVEN_VALID = 0.70
+LONG_GIVEN_VALID = 0.71
+# Of the random log: published are clicks, likes, hates and long views. A click pleases less there: fewer are liked or
+# long views. What else shows pleasure is taken to fall as likes do.
+RANDOM_GIVEN = 0.475 * GIVEN
+RANDOM_GIVEN[:, 4] = 1.37 * GIVEN[:, 4]
+RANDOM_LONG_GIVEN_VALID = 0.44
 EXPLORE = 0.2  # rows that leave the last one's cluster for one that need not be the user's own
 STAY_CAP_MS = 300_000
 
@@ -70,6 +76,7 @@ class World(NamedTuple):
 
     user_terms [U, 3], video_terms [V, 3] float32: a weight and two factors of the logit. duration [V] int32 ms.
     cluster_of [V] int32. dates [DAYS + 2] int64 (YYYYMMDD). tabs [k] int64, tab_cdf [k], tab_logit, tab_zero [15].
+    given [2, 6]: as GIVEN. long_given_valid: how often a valid play is a long view. handicap: taken off the logits.
     """
 
     user_terms: np.ndarray
@@ -82,6 +89,14 @@ class World(NamedTuple):
     tab_cdf: np.ndarray
     tab_logit: np.ndarray
     tab_zero: np.ndarray
+    given: np.ndarray
+    long_given_valid: float
+    handicap: float
+
+
+def at_random(world: World, handicap: float) -> World:
+    """The same world where videos are shown at random."""
+    return world._replace(given=RANDOM_GIVEN, long_given_valid=RANDOM_LONG_GIVEN_VALID, handicap=handicap)
 
 
 @inlined
@@ -158,7 +173,7 @@ def _user_times(walk, state, time):
 def walk_users(walk, first, lengths, out):
     """Fills `out` with the rows of the users first …, lengths [users] rows each."""
     own, state = np.empty(MOST_TASTES, np.int64), np.empty(1, np.uint64)
-    at = 0
+    at, copies = 0, 0.0 if walk.log else COPIES  # the random log has ten copies, in a million rows
     for i in range(len(lengths)):
         user, stop = first + i, at + lengths[i]
         _own_clusters(walk, user, own)
@@ -168,7 +183,7 @@ def walk_users(walk, first, lengths, out):
         cluster, settled = own[0], True
         for j in range(len(time)):
             # A row is tied to the one before only if that one keeps its own time.
-            copied = j > 0 and settled and _uniform(state) < COPIES
+            copied = j > 0 and settled and _uniform(state) < copies
             tied = j > 0 and settled and not copied and _uniform(state) < TIES
             if copied or tied:
                 time[j] = time[j - 1]
@@ -250,21 +265,22 @@ def _stay_ms(state):
 
 
 @jit
-def _behaviour(state, row, zero_share, p):
-    """Fills in what the user did: [19] int64, of which the duration is there already."""
+def _behaviour(state, world, row, p):
+    """Fills in what the user did: [19] int64, of which duration and tab are there already."""
     click = _uniform(state) < p
-    # The label's noise, turned round: what was played follows the label but in so many rows.
-    valid = click != (_uniform(state) < CLICK_NOISE)
-    long = valid and _uniform(state) < LONG_GIVEN_VALID
+    # The label's noise, turned round: what was played follows the label but in so many rows. Tabs that play only what
+    # is clicked play nothing else.
+    valid = (click != (_uniform(state) < CLICK_NOISE)) and (click or world.tab_zero[row[18]] < 1.0)
+    long = valid and _uniform(state) < world.long_given_valid
     row[5], row[12] = click, 0
     if valid:
         row[12] = _watched(state, row[13], long)
         long = long or (0 < row[13] <= CLICK_MS)
-    elif _uniform(state) >= zero_share:
+    elif _uniform(state) >= world.tab_zero[row[18]]:
         row[12] = _left(state, row[13])
     row[11] = long != (click and _uniform(state) < LONG_NOISE)
     for i in range(len(_ACTION_COLUMNS)):
-        row[_ACTION_COLUMNS[i]] = _uniform(state) < (_GIVEN_CLICK[i] if click else _GIVEN_NONE[i])
+        row[_ACTION_COLUMNS[i]] = _uniform(state) < world.given[1 if click else 0, i]
     row[14] = _stay_ms(state) if row[16] and _uniform(state) < 0.004 else 0
     row[15] = _stay_ms(state) if _uniform(state) < (0.096 if click else 0.002) else 0
 
@@ -281,7 +297,7 @@ def _logit(world, walk, user, video, own):
 
 
 @jit
-def fill_rows(world, walk, walked, video, handicap, rows, p):
+def fill_rows(world, walk, walked, video, rows, p):
     """Fills rows [n, 19] int64, the log's columns, and p [n] float64, the planted click probabilities."""
     own, state = np.empty(MOST_TASTES, np.int64), np.empty(1, np.uint64)
     last = -1
@@ -295,14 +311,14 @@ def fill_rows(world, walk, walked, video, handicap, rows, p):
             _own_clusters(walk, user, own)
             state[0] = _stream(walk.seed, 400 + walk.log, user)
         tab = world.tabs[_draw(world.tab_cdf, _uniform(state))]
-        logit = world.tab_logit[tab] + _logit(world, walk, user, video[i], own) - handicap
+        logit = world.tab_logit[tab] + _logit(world, walk, user, video[i], own) - world.handicap
         p[i] = 1.0 / (1.0 + np.exp(-logit))
         row = rows[i]
         row[0], row[1], row[4], row[13] = user, video[i], time, world.duration[video[i]]
         told = time - START_MS + (HOUR_MS if _uniform(state) < AHEAD else 0)
         row[2], row[3] = world.dates[told // DAY_MS], told // HOUR_MS % 24 * 100
         row[17], row[18] = walk.log, tab
-        _behaviour(state, row, world.tab_zero[tab], p[i])
+        _behaviour(state, world, row, p[i])
 
 
 @jit

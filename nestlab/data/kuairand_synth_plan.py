@@ -23,11 +23,13 @@ class Plan:
         exposures: [rows without copies] int32 video ids, by cluster, within it by quarter.
         starts: [clusters, BINS] int64: where each cell begins.
         cluster_of: [videos] int32.
+        shown: [videos] int32: how many of the exposures are each video's.
     """
 
     exposures: np.ndarray
     starts: np.ndarray
     cluster_of: np.ndarray
+    shown: np.ndarray
 
     @property
     def videos(self) -> int:
@@ -44,16 +46,17 @@ def make_plan(seed: int, demand: np.ndarray, law: FrequencyLaw, burst: float) ->
     """Lays out the exposures for demand [clusters, bins] int64; `burst`: mean distance from the video's moment."""
     totals = demand.sum(axis=1)
     exposures = np.empty(int(totals.sum()), np.int32)
-    cluster_of, videos, done = [], 0, 0
+    cluster_of, shown, videos, done = [], [], 0, 0
     for cluster, total in enumerate(totals.tolist()):
         rng = np.random.default_rng([seed, 9, cluster])
         counts = law.draw_sum(rng, total)
         order = np.argsort(_moments(rng, counts, burst), kind="stable")
         exposures[done : done + total] = (videos + np.repeat(np.arange(len(counts), dtype=np.int32), counts))[order]
         cluster_of.append(np.full(len(counts), cluster, np.int32))
+        shown.append(counts.astype(np.int32))
         videos, done = videos + len(counts), done + total
     starts = (np.cumsum(demand) - demand.ravel()).reshape(demand.shape)
-    return _renamed(seed, exposures, starts, np.concatenate(cluster_of))
+    return _renamed(seed, Plan(exposures, starts, np.concatenate(cluster_of), np.concatenate(shown)))
 
 
 def _moments(rng: np.random.Generator, counts: np.ndarray, burst: float) -> np.ndarray:
@@ -63,12 +66,12 @@ def _moments(rng: np.random.Generator, counts: np.ndarray, burst: float) -> np.n
     return np.abs((own + away + 1) % 2 - 1)  # what leaves 0 … 1 is mirrored back into it
 
 
-def _renamed(seed: int, exposures: np.ndarray, starts: np.ndarray, cluster_of: np.ndarray) -> Plan:
-    """A video's number must tell nothing of its cluster."""
-    names = np.random.default_rng([seed, 10]).permutation(len(cluster_of)).astype(np.int32)
-    renamed = np.empty_like(cluster_of)
-    renamed[names] = cluster_of
-    for start in range(0, len(exposures), 1 << 20):
-        piece = exposures[start : start + (1 << 20)]
+def _renamed(seed: int, plan: Plan) -> Plan:
+    """A video's number must tell nothing of its cluster. Takes the exposures over."""
+    names = np.random.default_rng([seed, 10]).permutation(plan.videos).astype(np.int32)
+    cluster_of, shown = np.empty_like(plan.cluster_of), np.empty_like(plan.shown)
+    cluster_of[names], shown[names] = plan.cluster_of, plan.shown
+    for start in range(0, len(plan.exposures), 1 << 20):
+        piece = plan.exposures[start : start + (1 << 20)]
         piece[:] = names[piece]
-    return Plan(exposures, starts, renamed)
+    return Plan(plan.exposures, plan.starts, cluster_of, shown)

@@ -37,7 +37,8 @@ _DURATION = (
     (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1),
     (5_000, 7_100, 10_400, 13_200, 27_500, 72_200, 158_800, 250_000, 313_400, 481_900, 1_177_000),
 )
-ABSENT = {"onehot_feat4": 0.032, "video_duration": 0.0204, "music_type": 0.027, "tag": 0.0127}
+ABSENT = {"onehot_feat4": 0.032, "video_duration": 0.0315, "music_type": 0.027, "tag": 0.0127}
+ABSENT_SELDOM = -0.16  # the power of how often a video is shown that its missing duration goes by: it is a seldom one
 ABSENT_TOGETHER = 0.026  # onehot_feat12 … 17
 
 
@@ -75,14 +76,15 @@ class VideoFacts:
     duration: np.ndarray
 
 
-def video_facts(rng: np.random.Generator, cluster_of: np.ndarray) -> VideoFacts:
-    """Of the videos 0 … n−1; the tag follows the cluster in most of them."""
+def video_facts(rng: np.random.Generator, cluster_of: np.ndarray, shown: np.ndarray) -> VideoFacts:
+    """Of the videos 0 … n−1; the tag follows the cluster in most of them. `shown` [n]: how often each is."""
     n = len(cluster_of)
     author = 1_000 + (n * 0.85 * rng.random(n) ** 1.2).astype(np.int64) * 37
     tag = np.where(rng.random(n) < TAG_OF_CLUSTER, cluster_of % TAGS, (TAGS * rng.random(n) ** 2).astype(np.int64)) + 1
     tag[rng.random(n) < ABSENT["tag"]] = -1
     ms = np.exp(np.interp(rng.random(n), *(_DURATION[0], np.log(_DURATION[1])))).astype(np.int32)
-    ms[rng.random(n) < ABSENT["video_duration"]] = 0
+    seldom = (1.0 + shown) ** ABSENT_SELDOM
+    ms[rng.random(n) < ABSENT["video_duration"] * seldom / seldom.mean()] = 0
     return VideoFacts(author, tag, ms)
 
 
