@@ -91,7 +91,6 @@ class _Build:
                     journal.add("part", part=parts[-1], rejects=aside.state(), **self._counters())
                     stage.rows += self.rows_in - before
             self._check(aside)
-            journal.remove()
         return {**self._facts(parts, aside), "stages": stages.done}
 
     def _counters(self) -> dict[str, Any]:
