@@ -115,6 +115,7 @@ class Dataset:
             seed=seed,
             drop_last=drop_last,
             limit=limit,
+            data=self.info.fingerprint,
         )
 
     def reordered(self, id_map: IdMap) -> Self:
