@@ -173,7 +173,10 @@ class Techniques:
         word = "inexact: " if reasons else "not checked: " if unknown else ""
         if word:
             return word + "; ".join(reasons + unknown)
-        return (REORDERED if self.micro_batches > 1 else "exact") + self._beside()
+        if self.micro_batches == 1:
+            return "exact" + self._beside()
+        rounded = "" if self.dense_precision != "bf16" else ", each micro-batch's gradients rounded to bf16"
+        return REORDERED + rounded + self._beside()
 
     def _beside(self) -> str:
         """What else the plain loop has that exactness is claimed beside: the same arithmetic of the dense part."""

@@ -96,6 +96,10 @@ def test_exactness_names_the_dense_part_of_the_plain_loop_that_it_is_claimed_bes
     """Broken on purpose: the arithmetic left out, so that bf16 would pass for exact beside fp32."""
     beside = {
         "dense_precision=bf16": "exact, beside the plain loop with a dense part in bf16",
+        "dense_precision=bf16,micro_batches=2": (
+            "exact up to the order of sums, each micro-batch's gradients rounded to bf16, beside the plain loop with a "
+            "dense part in bf16"
+        ),
         "compile_dense=on,pipeline_depth=3": "exact, beside the plain loop with a dense part compiled",
         "dense_precision=tf32,compile_dense=on,micro_batches=2": (
             "exact up to the order of sums, beside the plain loop with a dense part in tf32 and compiled"

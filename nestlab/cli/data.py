@@ -30,7 +30,9 @@ def add_parser(subparsers) -> None:
     prepare.add_argument("--duplicates", choices=("keep", "drop"), help="KuaiRand: copies of a row; default: keep")
     prepare.add_argument("--logs", choices=("standard", "random", "both"), help="KuaiRand; default: standard")
     prepare.add_argument(
-        "--convention", metavar="C", help="Criteo: dlrm-log1p (default), dlrm, mlperf, x4_001, criteo_x1"
+        "--convention",
+        metavar="C",
+        help="Criteo: number the categories too, as training does under dlrm, mlperf, x4_001 or criteo_x1",
     )
     prepare.add_argument(
         "--days", metavar="D", help="Criteo 1TB: which days, such as 0-2,5; default: all that are there"
@@ -43,6 +45,7 @@ def add_parser(subparsers) -> None:
     describe.add_argument(
         "--rows", metavar="N", type=int, default=200_000, help="whose look-ups count; default: 200000"
     )
+    describe.add_argument("--figure", metavar="FILE", type=Path, help="draw misses over the size of a cache: png, svg")
     for command in (prepare, describe):
         command.add_argument(
             "--root", "--data-root", metavar="DIR", type=Path, default=Path("datasets"), help="default: datasets"
@@ -62,14 +65,17 @@ def add_parser(subparsers) -> None:
 
 def main_prepare(args: argparse.Namespace) -> int:
     from nestlab.data import commands
+    from nestlab.data.stages import told
 
     dataset = commands.prepare(args.name, args.root, file=args.file, options=_options(args))
     info = dataset.info
     hashes = f"fingerprint {info.fingerprint[:16]}, content {dataset.prepared.content[:16]}"
     print(f"{info.title}\n{info.rows:,} rows, {hashes}")
     print(f"convention: {info.convention}")
+    if dataset.sizes:
+        print(f"vocabulary: {sum(dataset.sizes.values()):,} numbers of {len(dataset.sizes)} features")
     for stage, facts in dataset.manifest["stages"].items():
-        print(f"{stage}: {facts['rows']:,} rows in {facts['seconds']} s, {facts['rows_s']:,} rows/s")
+        print(told(stage, facts))
     for name, count in info.counts.items():
         print(f"{name}: {count:,}")
     for line in _rejects(dataset):
@@ -85,9 +91,11 @@ def main_describe(args: argparse.Namespace) -> int:
         raise UserError(f"--batch {args.batch}: write numbers of samples, such as 256,4096")
     sizes = tuple(int(size) for size in args.batch.split(","))
     access = AccessOptions(rows=args.rows, table_rows=max(args.rows, AccessOptions.table_rows), batches=sizes)
-    for title, frame in commands.describe(args.name, args.root, access=access).items():
+    for title, frame in commands.describe(args.name, args.root, access=access, figure=args.figure).items():
         if len(frame):
             print(f"{title}\n{_upright(frame).to_string()}\n")
+    if args.figure:
+        print(f"figure: {args.figure}")
     return 0
 
 

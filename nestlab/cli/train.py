@@ -23,6 +23,7 @@ def add_parser(subparsers) -> None:
     add("--model", choices=MODELS, help="clicks, several actions, or the next item (hstu, fuxi, sasrec); default: dlrm")
     add("--dataset", metavar="NAME", help="default: criteo, or kuairand where the model reads histories of users")
     add("--data-root", metavar="DIR", default="datasets", help="where the data lies; default: datasets")
+    add("--convention", metavar="NAME", help="Criteo: dlrm-log1p (default), dlrm, mlperf, x4_001 or criteo_x1")
     add("--rows", metavar="N", type=int, help="use the first N rows only; with more than there are: all")
     add("--batch-size", metavar="N", type=int, help="samples a step, over all ranks; ranks beyond N compute nothing")
     add("--steps", metavar="N", type=int, dest="max_steps", help="train N batches, over as many epochs as it takes")

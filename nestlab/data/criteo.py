@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from nestlab.data import synthetic
-from nestlab.data.criteo_conventions import convention
+from nestlab.data.criteo_conventions import CONVENTIONS, DEFAULT, Convention, convention
 from nestlab.data.criteo_format import DENSE_NAMES, FEATURES
 from nestlab.data.criteo_prepare import prepare_files
 from nestlab.data.criteo_reading import ConventionalCriteo, Criteo, CriteoOptions
+from nestlab.data.criteo_splits import Splits, days_of, splits_of
 from nestlab.data.criteo_twin_shape import SHAPES, CriteoShape
 from nestlab.data.dataset import Dataset, DatasetInfo
 from nestlab.data.prepare import Prepared, PrepareOptions, Progress
@@ -96,20 +97,31 @@ def _write_twin(shape: CriteoShape, out: Path, rows: int, seed: int, progress: P
 
 def _dataset(name: str, kind: str, prepared: Prepared, request: Request) -> Dataset:
     manifest, made = prepared.manifest, convention(_criteo(request.options).convention)
-    rows = manifest["rows_out"]
+    rows, splits = manifest["rows_out"], splits_of(made, days_of(manifest["parts"]))
     shown = {"criteo-1tb": "Criteo 1TB", "criteo-kaggle": "Criteo Kaggle"}.get(name, name)
     info = DatasetInfo(
         id=name,
         kind=kind,
         rows=rows,
         fingerprint=prepared.fingerprint,
-        title=f"{shown} ({kind if kind == 'real' else kind.upper()}, {rows:,} rows)",
+        title=f"{shown} ({kind if kind == 'real' else kind.upper()}, {rows:,} rows{_titled(made, splits)})",
         counts={key: manifest[key] for key in ("rows_in", "rows_out", "rows_short", "rows_rejected")},
-        convention=made.title,
+        convention=_said(made, splits),
     )
     if made.first_id is None:
         return Criteo(info, prepared, DENSE_NAMES, FEATURES)
-    return ConventionalCriteo(info, prepared, made, request.progress)
+    return ConventionalCriteo(info, prepared, made, splits, request.progress)
+
+
+def _titled(made: Convention, splits: Splits) -> str:
+    """What a title says of a convention; of the default nothing."""
+    return "" if made.name == DEFAULT else f", {made.name}, {splits.says}"
+
+
+def _said(made: Convention, splits: Splits) -> str:
+    if made.name == DEFAULT:
+        return made.name
+    return f"{made.name} ({'; '.join(part for part in (made.says, splits.details) if part)})"
 
 
 def register_all() -> None:
@@ -123,6 +135,7 @@ def register_all() -> None:
             find=find_1tb,
             open=_open_real,
             twin="criteo-1tb-synth",
+            conventions=tuple(CONVENTIONS),
         )
     )
     register(
@@ -135,6 +148,7 @@ def register_all() -> None:
             find=find_kaggle,
             open=_open_real,
             twin="criteo-synth",
+            conventions=tuple(CONVENTIONS),
         )
     )
     for shape, real in zip(SHAPES, ("Criteo Kaggle", "Criteo 1TB"), strict=True):
@@ -147,6 +161,7 @@ def register_all() -> None:
                 find=lambda root: [],
                 open=partial(_open_twin, shape),
                 write=partial(_write_twin, shape),
+                conventions=tuple(CONVENTIONS),
             )
         )
     register_family("criteo", ("criteo-1tb", "criteo-kaggle", "criteo-synth"))

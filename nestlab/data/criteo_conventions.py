@@ -1,9 +1,9 @@
 """How raw Criteo values become a model's inputs, by the names under which results are published.
 
 Numbers of ids, and with them AUC, differ between conventions, so a result carries the name of its own. What a name
-stands for here is the preprocessing of values; the split is always by time, which the name says where the source
-splits at random. Sources: dlrm's data_utils; torchrec's preprocessing of the 1TB logs for MLPerf; BARS (Criteo_x1,
-Criteo_x4) and FuxiCTR's code.
+stands for here is the preprocessing of values and, where the source splits by days, its split (`criteo_splits`); where
+it splits at random, the split is by time, which the name says. Sources: dlrm's data_utils; torchrec's preprocessing of
+the 1TB logs for MLPerf; BARS (Criteo_x1, Criteo_x4) and FuxiCTR's code.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Convention:
         seen: which rows categories are counted in: `all` or `train`; one that is not there is a rare one.
         cap: ids are taken modulo this; None: as they are.
         lookups: ids a row and table; more than one: by `multi_hot`.
+        halves: what the two halves of the last day are called as splits, that which figures are of first; empty: the
+            split is by time.
         says: what is added to the name in `DatasetInfo.convention`.
     """
 
@@ -45,28 +47,32 @@ class Convention:
     seen: str = "all"
     cap: int | None = None
     lookups: tuple[int, ...] = (1,) * 26
+    halves: tuple[str, ...] = ()
     says: str = ""
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} ({self.says})" if self.says else self.name
 
-
-_BY_TIME = "values only; split by time"
 CONVENTIONS = {
     each.name: each
     for each in (
         Convention("dlrm-log1p"),
         # Missing categories are one more category, as an empty field read as the hash 0 is there.
-        Convention("dlrm", first_id=0, cap=CAP_1TB),
+        Convention("dlrm", first_id=0, cap=CAP_1TB, halves=("test", "validation")),
         Convention(
-            "mlperf", "log_shift", first_id=2, min_count=3, cap=CAP_1TB, lookups=MULTI_HOT, says="multi-hot, seed 0"
+            "mlperf",
+            "log_shift",
+            first_id=2,
+            min_count=3,
+            cap=CAP_1TB,
+            lookups=MULTI_HOT,
+            halves=("validation", "test"),
+            says="multi-hot, seed 0",
         ),
-        Convention("x4_001", "bins", first_id=1, min_count=10, seen="train", says=_BY_TIME),
+        Convention("x4_001", "bins", first_id=1, min_count=10, seen="train", says="values only"),
         # The source gives the splits and a count of 1; its dense values are not told, so they are those of dlrm.
-        Convention("criteo_x1", first_id=1, min_count=1, seen="train", says=_BY_TIME + "; dense log1p"),
+        Convention("criteo_x1", first_id=1, min_count=1, seen="train", says="values only; dense log1p"),
     )
 }
+DEFAULT = next(iter(CONVENTIONS))
 
 
 def convention(name: str) -> Convention:

@@ -83,7 +83,7 @@ class _Build:
             parts = [entry["part"] for entry in done]
             if done:
                 self._restore(done[-1])
-            with rejects.reopened(folder, journal.found) as file, stages.measure("read") as stage:
+            with rejects.reopened(folder, journal.found) as file, stages.measure("read", done) as stage:
                 aside = Rejects(file, done[-1]["rejects"] if done else None)
                 for number in range(len(done), len(self.inputs)):
                     before = self.rows_in

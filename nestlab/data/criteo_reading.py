@@ -16,6 +16,7 @@ from nestlab.data.collate import array_of, dense_log1p
 from nestlab.data.columns import open_columns
 from nestlab.data.criteo_conventions import Convention, bins, convention, multi_hot
 from nestlab.data.criteo_format import DENSE_NAMES, FEATURES
+from nestlab.data.criteo_splits import Splits, days_of
 from nestlab.data.criteo_vocabulary import FILES, Vocabulary, categories, features_of, integers, prepare_vocabularies
 from nestlab.data.dataset import Dataset, DatasetInfo, open_table
 from nestlab.data.loader import Loader
@@ -58,26 +59,23 @@ class Criteo(Dataset):
 
     @cached_property
     def days(self) -> dict[str, tuple[int, int]]:
-        """The rows of each input file, by its name without .gz: the first, and the one after the last."""
-        ends = np.cumsum([part["rows"] for part in self.manifest["parts"]]).tolist()
-        names = [part["input"].removesuffix(".gz") for part in self.manifest["parts"]]
-        return dict(zip(names, zip([0, *ends[:-1]], ends, strict=True), strict=True))
+        """See `days_of`."""
+        return days_of(self.manifest["parts"])
 
-    def rows(self, split: str) -> tuple[int, int]:
-        """As Dataset's, or of one day.
-
-        Raises:
-            UserError: there is no such split.
-        """
-        return self.days[split] if split in self.days else super().rows(split)
+    @property
+    def splits(self) -> dict[str, tuple[int, int]]:
+        """As Dataset's, and each day."""
+        return {**super().splits, **self.days}
 
 
 class ConventionalCriteo(Criteo):
-    """Read by a convention other than that of raw hashes. `sizes`: how many different ids each table may see."""
+    """Read by a convention other than that of raw hashes."""
 
-    def __init__(self, info: DatasetInfo, prepared: Prepared, made: Convention, progress: Progress) -> None:
+    def __init__(
+        self, info: DatasetInfo, prepared: Prepared, made: Convention, own: Splits, progress: Progress
+    ) -> None:
         super().__init__(info, prepared, () if made.dense == "bins" else DENSE_NAMES, features_of(made))
-        self.made = made
+        self.made, self.own = made, own
         train, rows = self.rows("train")[1], open_table(prepared)
         self.vocabularies = prepare_vocabularies(prepared, rows, train, made, progress)
 
@@ -88,6 +86,11 @@ class ConventionalCriteo(Criteo):
         if self.made.dense != "log_shift":
             return table
         return table.append_column("file", open_columns(self.vocabularies.folder / FILES).column("file"))
+
+    @property
+    def splits(self) -> dict[str, tuple[int, int]]:
+        """As Criteo's, and the convention's own in place of those of the same name."""
+        return {**super().splits, **self.own.rows}
 
     @property
     def sizes(self) -> dict[str, int]:

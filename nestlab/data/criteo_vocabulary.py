@@ -49,6 +49,8 @@ class Vocabulary:
 
     def __call__(self, ids_n: np.ndarray) -> np.ndarray:
         """[n] int64; one that was not counted has the number of the rare ones."""
+        if not len(self._ids):  # of few rows all categories may be rare
+            return np.full(len(ids_n), self._rare)
         at = np.minimum(np.searchsorted(self._ids, ids_n), len(self._ids) - 1)
         return np.where(self._ids[at] == ids_n, self._numbers[at], self._rare)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
@@ -24,7 +25,6 @@ from nestlab.errors import UserError
 if TYPE_CHECKING:
     from nestlab.data.reorder_map import IdMap
 
-SPLITS = ("train", "heldout", "all")
 # Rows a chunk of the Arrow copy, at most. Gathering scattered rows costs time for every chunk: with the library's own
 # 1,000, shuffled reading of two million rows takes twenty times as long.
 CHUNK_ROWS = 1 << 20
@@ -43,7 +43,7 @@ class DatasetInfo:
         counts: rows_in, rows_out, rows_rejected and what else a format counts.
         convention: how raw values become inputs; results under different conventions do not compare.
             `dlrm-log1p`: dense log(1 + max(x, 0)), missing 0; a categorical id is the raw hash, missing an empty run.
-            `kuairand-rank`: see `kuairand_batches`.
+            `kuairand-rank`: see `kuairand_batches`. The named ones of Criteo: see `criteo_conventions`.
         files: names of raw files: `found` (and read), `unused` (found, not read), `missing`. Empty where the format
             has no fixed set of files.
     """
@@ -64,10 +64,12 @@ class Dataset:
     Attributes:
         id_map: the reordering that batches are read by; None: ids as they are.
         same_ids: features beside `features` that hold ids of one of these, as sequences do.
+        sizes: where the data set's convention numbers the ids of a feature from 0 on: how many numbers there are.
     """
 
     id_map: IdMap | None = None
     same_ids: dict[str, str] = {}  # noqa: RUF012
+    sizes: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self, info: DatasetInfo, prepared: Prepared, dense_names: tuple[str, ...], features: tuple[str, ...]
@@ -84,16 +86,22 @@ class Dataset:
         """All rows, memory-mapped; opened at first use."""
         return open_table(self.prepared)
 
+    @property
+    def splits(self) -> dict[str, tuple[int, int]]:
+        """By name: the first row, and the one after the last. A data set may have more than these."""
+        border = self.info.rows * 8 // 10
+        return {"train": (0, border), "heldout": (border, self.info.rows), "all": (0, self.info.rows)}
+
     def rows(self, split: str) -> tuple[int, int]:
         """The first row of a split and the one after its last.
 
         Raises:
             UserError: there is no such split.
         """
-        if split not in SPLITS:
-            raise UserError(f"split '{split}': choose one of {', '.join(SPLITS)}")
-        border = self.info.rows * 8 // 10
-        return {"train": (0, border), "heldout": (border, self.info.rows), "all": (0, self.info.rows)}[split]
+        splits = self.splits
+        if split not in splits:
+            raise UserError(f"split '{split}': choose one of {', '.join(splits)}")
+        return splits[split]
 
     def batches(
         self,

@@ -4,8 +4,9 @@ Prepared beside the log: the events of user after user in memory-mapped arrays, 
 `place` among them and how many events of its user came before (`seen`). The last L events before a row are then the
 places place − min(seen, L) … place − 1: whatever the length of the log, no search and no loop.
 
-"Before" is before in the log's order, which is stable in `time_ms`: of rows in one millisecond those further up in
-the files come first. A row is never in its own history, but an exact copy of it may be, where copies are kept.
+The log's order is stable in `time_ms`: of rows in one millisecond those further up in the files come first. What is
+before a row in that order but in its own millisecond is not in its history: nobody knew then what became of it, and
+where it is a copy of the row, its actions are the label.
 """
 
 from __future__ import annotations
@@ -61,6 +62,17 @@ def last(place_b: np.ndarray, seen_b: np.ndarray, limit: int) -> Run:
     # Each run is an arange; one arange over all of them is shifted to where its run starts.
     shift = place_b - ends
     return Run(lengths, np.repeat(shift, lengths) + np.arange(ends[-1] if len(ends) else 0))
+
+
+def earlier(time_ms: np.ndarray, place_b: np.ndarray, seen_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Place and seen [B] of the first event in each sample's own millisecond, of `time_ms` [n] of all events."""
+    place_b, seen_b = place_b.copy(), seen_b.copy()
+    now, open_ = time_ms[place_b], np.flatnonzero(seen_b > 0)
+    while len(open_ := open_[time_ms[place_b[open_] - 1] == now[open_]]):
+        place_b[open_] -= 1
+        seen_b[open_] -= 1
+        open_ = open_[seen_b[open_] > 0]
+    return place_b, seen_b
 
 
 class Events:

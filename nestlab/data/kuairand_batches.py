@@ -118,7 +118,7 @@ class RankCollator:
     def _sequences(self, rows: pa.Table) -> tuple[list[np.ndarray], np.ndarray]:
         """The values [n] int64 of each sequence feature, and the lengths [B] that they share."""
         place_b, seen_b = (array_of(rows, name).to_numpy() for name in ("place", "seen"))
-        run = histories.last(place_b, seen_b, self._reading.history)
+        run = histories.last(*histories.earlier(self._events["time_ms"], place_b, seen_b), self._reading.history)
         time_b = array_of(rows, "time_ms").to_numpy()
         made = {
             "hist_video_id": lambda: self._events["video_id"][run.index],

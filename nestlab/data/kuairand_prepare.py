@@ -42,7 +42,7 @@ class KuaiRandOptions(PrepareOptions):
 
     Attributes:
         duplicates: `keep` or `drop` the later copies of a row that equals an earlier one in all 19 columns. They are
-            counted either way. Kept copies stand in the histories of one another.
+            counted either way. A copy is never in the history of another.
         logs: `standard`, `random` (videos shown at random) or `both`.
     """
 
@@ -98,7 +98,7 @@ class _Build:
                 tables = self._read_tables(folder, journal, file)
                 log, aside = self._read_logs(folder, journal, file)
             merged = self._merge(folder, journal, log, tables)
-            with self.stages.measure("events") as stage:
+            with self.stages.measure("events", journal.of("events")) as stage:
                 write_events(folder, merged.events, journal, stage)
             merged.events.close()
         return self._facts(folder, merged, aside, tables)
@@ -107,7 +107,7 @@ class _Build:
         known = journal.of("table")
         aside = Rejects(file, known[-1]["rejects"] if known else None)
         tables = {}
-        with self.stages.measure("tables") as stage:
+        with self.stages.measure("tables", known) as stage:
             for role, form in _FORMS.items():
                 if entry := next((entry for entry in known if entry["role"] == role), None):
                     tables[role] = FeatureTable.from_facts(folder / role, form.key, entry)
@@ -136,7 +136,7 @@ class _Build:
             raise UserError(f"{self.name}: no rows to prepare")
         known = journal.of("run")
         aside = Rejects(file, known[-1]["rejects"] if known else None)
-        with self.stages.measure("read") as stage:
+        with self.stages.measure("read", known) as stage:
             reader = LogReader(inputs, self.options.block_bytes, folder / f"log{SPOOL}", aside, journal, stage)
             log = reader.read()
         for (path, _), rows_in, rejected in zip(inputs, log.rows_in, log.rejected, strict=True):
@@ -144,7 +144,7 @@ class _Build:
         return log, aside
 
     def _merge(self, folder: Path, journal: Journal, log: LogRuns, tables: dict[str, FeatureTable]) -> Merged:
-        with self.stages.measure("merge") as stage:
+        with self.stages.measure("merge", journal.of("piece")) as stage:
             finders = Finder(tables[USERS].keys()), Finder(tables[VIDEOS].keys())
             merger = Merger(folder, log, finders, self.options.duplicates == "drop", journal, stage)
             merged = merger.run()

@@ -47,6 +47,7 @@ class Source:
         twin: a real data set's: the name of its synthetic twin.
         write: a twin's: (out, rows, seed, progress) -> the raw files that it wrote, its truth.json last.
         histories: whether it has the events of users, in the order of time.
+        conventions: names of the ways in which raw values may become inputs, the default first; empty: there is one.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Source:
     twin: str = ""
     write: Callable[[Path, int, int, Progress], list[Path]] | None = None
     histories: bool = False
+    conventions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,13 @@ def kept_events(events: Mapping[str, np.ndarray], user_starts: np.ndarray, optio
     """
     n = len(events["video_id"])
     starts = np.sort(np.asarray(user_starts, np.int64))
-    if not options.positive and options.least_item == 1 and (np.diff(np.append(starts, n)) >= options.least_user).all():
+    counts = _having(events["action"], options.positive) if options.positive else np.ones(n, bool)
+    if not options.copies:
+        counts &= ~_copies(events, starts, counts)
+    enough_each = options.least_item == 1 and (np.diff(np.append(starts, n)) >= options.least_user).all()
+    if enough_each and counts.all():
         return Users(None, starts, np.append(starts[1:], n) if n else starts)
-    kept = np.arange(n) if not options.positive else np.flatnonzero(_having(events["action"], options.positive))
+    kept = np.flatnonzero(counts)
     # In int32: the largest log has hundreds of millions of events.
     user = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(np.append(starts, n)))[kept]
     item = _numbered(np.asarray(events["video_id"][kept]))
@@ -74,6 +78,23 @@ def kept_events(events: Mapping[str, np.ndarray], user_starts: np.ndarray, optio
         kept, user, item = kept[enough], user[enough], item[enough]
     firsts = np.flatnonzero(np.diff(user, prepend=-1))
     return Users(kept, firsts, np.append(firsts[1:], len(kept)) if len(firsts) else firsts)
+
+
+def _copies(events: Mapping[str, np.ndarray], starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """[n] bool: whether an event that `counts` is before this one, of its user, video and millisecond."""
+    found = np.zeros(len(counts), bool)
+    for first in range(0, len(counts), _CHUNK):
+        at = np.arange(first, min(first + _CHUNK, len(counts)))
+        begin = starts[np.searchsorted(starts, at, side="right") - 1]
+        back = 1
+        while len(at):
+            near = at - back >= begin
+            at, begin = at[near], begin[near]
+            near = events["time_ms"][at - back] == events["time_ms"][at]
+            at, begin = at[near], begin[near]
+            found[at] |= (events["video_id"][at - back] == events["video_id"][at]) & counts[at - back]
+            back += 1
+    return found
 
 
 def _numbered(values: np.ndarray) -> np.ndarray:

@@ -47,6 +47,8 @@ class SequenceOptions:
         heldout: what a user is tested on: the `first` event of a part, or `all` its events, each a sample of its own
             with everything before it as history. An event without any before it is no sample.
         positive: an action that an event must have (is_click, long_view, …); empty: every event counts.
+        copies: whether an event counts whose user had the same video in the same millisecond before. The logs have some
+            hundredths of such copies, and whoever repeats the last item predicts them.
         least_user, least_item: events that a user, or an item, must have; dropped until all have. Counted over all
             parts, as the published protocols do.
         negatives: K.
@@ -60,6 +62,7 @@ class SequenceOptions:
     windows: str = "newest"
     heldout: str = "first"
     positive: str = ""
+    copies: bool = False
     least_user: int = 2
     least_item: int = 1
     negatives: int = 128
@@ -81,6 +84,7 @@ class SequenceOptions:
     def protocol(self) -> str:
         """In words: results under different ones never compare."""
         events = f"events with {self.positive}" if self.positive else "all events"
+        events += "" if self.copies else " but copies"
         split = f"time {self.borders[0]:g}/{self.borders[1]:g}" if self.split == "time" else "leave one out"
         split += ", every later event" if self.heldout == "all" else ""
         return (

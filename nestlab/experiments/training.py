@@ -199,6 +199,8 @@ def _description(recipe: Recipe) -> dict[str, Any]:
     """What the export says of itself: only what decides the result, so that equal results are equal bytes."""
     info, options = recipe.dataset.info, recipe.options
     own = {} if options.model == "dlrm" else {name: getattr(options, name) for name in ("model", *options.own)}
+    if options.named_convention:
+        own["convention"] = info.convention
     return {
         "dataset": {"id": info.id, "kind": info.kind, "rows": info.rows, "fingerprint": info.fingerprint},
         "optimizer": options.optimizer,

@@ -18,7 +18,7 @@ class DLRM(nn.Module):
     """The dense part: bottom MLP on dense features, dot products of all pairs of vectors, top MLP to a logit.
 
     Args:
-        dense_in: number of dense features.
+        dense_in: number of dense features; with none there is no bottom MLP, and the dot products stand alone.
         features: the sparse features, each pooled to a vector of `dim`.
         dim: width of a vector; the bottom MLP ends in it.
         bottom: hidden widths of the bottom MLP.
@@ -38,18 +38,20 @@ class DLRM(nn.Module):
     ) -> None:
         super().__init__()
         self.features = tuple(features)
-        vectors = len(self.features) + 1
-        self.bottom = mlp([dense_in, *bottom, dim], last_relu=True)
-        self.top = mlp([dim + vectors * (vectors - 1) // 2, *top, 1], last_relu=False)
+        vectors = len(self.features) + bool(dense_in)
+        self.bottom = mlp([dense_in, *bottom, dim], last_relu=True) if dense_in else None
+        self.top = mlp([dim * bool(dense_in) + vectors * (vectors - 1) // 2, *top, 1], last_relu=False)
         rows, columns = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("pairs", rows * vectors + columns, persistent=False)
         initialise(self, seed)
 
     def forward(self, batch: Batch, embedded: Embedded) -> DenseOutput:
-        dense_bd = self.bottom(batch.dense.to(self.pairs.device, self.bottom[0].weight.dtype))
-        vectors_bvd = torch.cat([dense_bd.unsqueeze(1), embedded.stack(self.features)], dim=1)
+        vectors_bvd = embedded.stack(self.features)
+        if self.bottom is not None:
+            dense_bd = self.bottom(batch.dense.to(self.pairs.device, self.bottom[0].weight.dtype))
+            vectors_bvd = torch.cat([dense_bd.unsqueeze(1), vectors_bvd], dim=1)
         dots_bp = torch.bmm(vectors_bvd, vectors_bvd.transpose(1, 2)).flatten(1).index_select(1, self.pairs)
-        logits_b = self.top(torch.cat([dense_bd, dots_bp], dim=1)).squeeze(1)
+        logits_b = self.top(dots_bp if self.bottom is None else torch.cat([dense_bd, dots_bp], dim=1)).squeeze(1)
         losses_b = F.binary_cross_entropy_with_logits(logits_b, batch.labels.to(logits_b.dtype), reduction="none")
         return DenseOutput(losses_b, torch.sigmoid(logits_b.detach()))
 

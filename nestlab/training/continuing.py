@@ -13,7 +13,7 @@ from nestlab.training.options import SaveOptions, TrainOptions
 
 _NAMES = ("batch_size", "optimizer", "lr", "dense_lr", "clip_norm", "dim", "seed")
 # What every training had before checkpoints named it.
-EVER_SINCE: Facts = {"model": "dlrm", "shuffle": "full", "reorder": ""}
+EVER_SINCE: Facts = {"model": "dlrm", "shuffle": "full", "reorder": "", "convention": "default"}
 
 
 def facts_of(options: TrainOptions, dataset: Dataset) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def facts_of(options: TrainOptions, dataset: Dataset) -> dict[str, Any]:
     info, order = dataset.info, dataset.id_map
     told = {"model": options.model, "dataset": info.id, "rows": info.rows, "data_fingerprint": info.fingerprint}
     told["reorder"] = "" if order is None else order.manifest["fingerprint"]
-    told["shuffle"] = options.shuffle
+    told["shuffle"], told["convention"] = options.shuffle, options.named_convention or "default"
     return told | {name: getattr(options, name) for name in (*_NAMES, *options.own)}
 
 

@@ -49,8 +49,11 @@ class Material:
 
 
 def open_data(options: TrainOptions) -> Dataset:
-    """The data set, its ids in the order asked for."""
-    dataset = data.open_dataset(options.dataset, options.data_root, rows=options.rows, seed=options.data_seed)
+    """The data set, read by the convention and its ids in the order asked for."""
+    read_by = data.CriteoOptions(convention=options.convention) if options.named_convention else None
+    dataset = data.open_dataset(
+        options.dataset, options.data_root, rows=options.rows, seed=options.data_seed, options=read_by
+    )
     return dataset.reordered(reorder(dataset, ReorderOptions(mode=options.reorder))) if options.reorder else dataset
 
 

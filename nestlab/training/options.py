@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nestlab import paths
+from nestlab.data.criteo_conventions import DEFAULT
 from nestlab.data.loader import SHUFFLES
 from nestlab.data.registry import resolve
 from nestlab.data.reorder import MODES
@@ -49,6 +50,8 @@ class TrainOptions:
         timeout: seconds after which a rank that waits for another gives up.
         trace_batches: how many batches, from the fifth on, leave events.
         model: one of `nestlab.training.choices.MODELS`.
+        convention: how raw values become inputs, by the name under which results are published; see
+            `nestlab.data.criteo_conventions`. Empty: as the data set does it by itself.
         history: events of a sample, at most; negatives: of a window; blocks: layers of an encoder. 0 where the model
             takes none.
     """
@@ -77,6 +80,7 @@ class TrainOptions:
     timeout: float = 60.0
     trace_batches: int = 32
     model: str = "dlrm"
+    convention: str = ""
     history: int = 0
     negatives: int = 0
     blocks: int = 0
@@ -123,8 +127,15 @@ class TrainOptions:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a run was made with: every option that the model takes."""
-        return {name: value for name, value in asdict(self).items() if name not in OWN or name in self.own}
+        """What a run was made with: every option that the model takes; the convention where it is not the default."""
+        # Named or not, the default is one protocol: its runs compare.
+        left_out = {*OWN} - {*self.own} | ({"convention"} if not self.named_convention else set())
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    @property
+    def named_convention(self) -> str:
+        """The convention; empty where it is what the data set does by itself."""
+        return "" if self.convention == DEFAULT else self.convention
 
     @property
     def fit(self) -> FitConfig:
@@ -161,7 +172,7 @@ def check_data(options: TrainOptions) -> None:
     """Whether the data set, by its name alone, can feed the model: asked before it is opened, which may take long.
 
     Raises:
-        UserError: it has no histories of users, or there is no such data set.
+        UserError: it has no histories of users or no such convention, or there is no such data set.
     """
     source = resolve(options.dataset, paths.data_root(options.data_root))
     if options.choice.reads_histories and not source.histories:
@@ -170,6 +181,14 @@ def check_data(options: TrainOptions) -> None:
             f"train: model={options.model} reads histories of users, and '{source.name}' has none; "
             f"give --dataset kuairand, or --model {' or '.join(others)}"
         )
+    if options.convention and options.convention not in source.conventions:
+        remedy = (
+            f"choose one of {', '.join(source.conventions)}"
+            if source.conventions
+            else "leave it out, or give --dataset criteo"
+        )
+        has = "has no such convention" if source.conventions else "has no conventions to choose from"
+        raise UserError(f"train: convention={options.convention}: '{source.name}' {has}; {remedy}")
 
 
 def _check_taken(options: TrainOptions, techniques: Techniques) -> None:
@@ -181,6 +200,11 @@ def _check_taken(options: TrainOptions, techniques: Techniques) -> None:
                 f"train: {name}={getattr(options, name)}: model={model} takes none; leave it out, or choose a model "
                 f"that does ({', '.join(taking(name))})"
             )
+    if options.reorder and options.named_convention:
+        raise UserError(
+            f"train: reorder={options.reorder}: convention={options.convention} numbers ids in an order of its own; "
+            "leave one of them out"
+        )
     if options.reorder and family == "retrieval":
         raise UserError(f"train: reorder={options.reorder}: model={model} reads items as they are; leave it out")
     for name, value in (("admit", "show_click"), ("evict", "score")):

@@ -27,7 +27,8 @@ def trains_of(dataset: Dataset, tables: Sequence[TableConfig], techniques: Techn
     """`tables`, named after features of a data set. Under `table_kind=tt` one with at least `tt_from` known ids is a
     tensor train.
 
-    Ids of any value find a row: those that `dataset` was reordered by their number, others by a hash.
+    Ids of any value find a row: those that `dataset` was reordered by, or that its convention numbers, by their number,
+    others by a hash.
 
     Raises:
         UserError: `table_kind=tt`, and no feature has so many ids.
@@ -35,7 +36,7 @@ def trains_of(dataset: Dataset, tables: Sequence[TableConfig], techniques: Techn
     if techniques.table_kind == "row":
         return list(tables)
     known = {each.name: known_ids(dataset, each.name) for each in tables if each.name in dataset.features}
-    mapped = () if dataset.id_map is None else dataset.id_map.rows
+    mapped = dataset.sizes if dataset.id_map is None else dataset.id_map.rows
     return as_trains(tables, known, techniques, mapped=mapped)
 
 
@@ -74,6 +75,8 @@ def known_ids(dataset: Dataset, feature: str) -> int:
     """How many ids a feature has in all rows of the data."""
     if dataset.id_map is not None and feature in dataset.id_map.rows:
         return dataset.id_map.rows[feature]
+    if feature in dataset.sizes:
+        return dataset.sizes[feature]
     column = dataset.feature_columns(dataset.table)[feature]
     nested = pc.list_flatten(column) if column.type.num_fields else column
     return pc.count_distinct(nested).as_py()

@@ -18,8 +18,14 @@ def _prepared(tmp_path, monkeypatch):
 def test_a_twin_is_written_prepared_and_described_as_synthetic(kind, tmp_path, capsys):
     assert cli.main(["data", "synth", kind, "--rows", "500", "--out", str(tmp_path / "raw")]) == 0
     assert cli.main(["data", "prepare", f"{kind}-synth", "--root", str(tmp_path / "raw")]) == 0
-    assert cli.main(["data", "describe", f"{kind}-synth", "--root", str(tmp_path / "raw")]) == 0
+    describe = ["data", "describe", f"{kind}-synth", "--root", str(tmp_path / "raw"), "--figure"]
+    assert cli.main([*describe, str(tmp_path / "misses.svg")]) == 0
     assert capsys.readouterr().out.count("SYNTHETIC") >= 2
+    figure = (tmp_path / "misses.svg").read_text()
+    assert f"<!-- {kind}-synth (SYNTHETIC" in figure.replace("KuaiRand", "kuairand").replace("Criteo", "criteo")
+    for name, told in (("misses.jpg", "ends in .png or .svg"), ("no/misses.png", "a folder that is there")):
+        assert cli.main([*describe, str(tmp_path / name)]) == 2
+        assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["criteo-synth", "kuairand-synth"])

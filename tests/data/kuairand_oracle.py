@@ -83,11 +83,15 @@ def whole(text):
 
 
 def histories(rows, limit):
-    """For each row in the order given: [(video_id, action bits, gap in ms)] of its user's last `limit` rows before."""
+    """For each row in the order given: [(video_id, action bits, gap in ms)] of its user's last `limit` rows before, of
+    earlier milliseconds."""
     seen, found = {}, []
     for row in rows:
         mine = seen.setdefault(row["user_id"], [])
-        found.append([(v, a, row["time_ms"] - t) for v, a, t in mine[max(0, len(mine) - limit) :]])
+        end = len(mine)
+        while end and mine[end - 1][2] == row["time_ms"]:
+            end -= 1
+        found.append([(v, a, row["time_ms"] - t) for v, a, t in mine[max(0, end - limit) : end]])
         mine.append((row["video_id"], sum(bit for name, bit in ACTIONS.items() if row[name]), row["time_ms"]))
     return found
 

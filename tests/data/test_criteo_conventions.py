@@ -9,7 +9,10 @@ import pytest
 import nestlab.data as data
 from nestlab.cli import main
 from nestlab.data.criteo_conventions import CONVENTIONS, MULTI_HOT, multi_hot
+from nestlab.data.criteo_splits import splits_of
 from nestlab.errors import UserError
+from nestlab.techniques import Techniques
+from nestlab.training.tables import tables_of
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +109,59 @@ def test_each_result_carries_its_convention_and_the_rows_serve_all(days):
         data.CriteoOptions(convention="own")
 
 
+@pytest.mark.parametrize(("name", "halves"), [("dlrm", ("test", "validation")), ("mlperf", ("validation", "test"))])
+def test_the_last_day_is_held_out_in_halves(days, name, halves):
+    """Broken on purpose: the halves the other way round; the last day trained on."""
+    dataset = opened(days, name)
+    labels = [row[0] for row in days[1]]
+    places = {"train": (0, 80), "heldout": (80, 100), halves[0]: (80, 100), halves[1]: (100, 120), "all": (0, 120)}
+    for split, (first, end) in places.items():
+        (batch,) = dataset.batches(split, 1000)
+        assert batch.labels.tolist() == labels[first:end]
+    assert dataset.rows("day_1") == (40, 80)
+    assert dataset.info.title == f"Criteo 1TB (real, 120 rows, {name}, split by days, day_2 last)"
+    said = f"day_2, in place of day_23, held out in halves: {halves[0]} and {halves[1]}; figures are of the first"
+    assert said in dataset.info.convention
+    with pytest.raises(UserError, match=r"split 'test': choose one of train, heldout, all, day_0"):
+        opened(days, "x4_001").batches("test", 8)
+
+
+def test_where_days_are_not_there_rows_stand_for_them():
+    """As dlrm's code cuts Kaggle's rows: what seven does not divide goes to the first days. Broken on purpose: to the
+    last."""
+    dlrm, mlperf = CONVENTIONS["dlrm"], CONVENTIONS["mlperf"]
+    borders = np.cumsum([0, *(72 // 7 + (day < 72 % 7) for day in range(7))])
+    kaggle = splits_of(dlrm, {"train.txt": (0, 72)})
+    assert kaggle.rows["train"] == (0, borders[6]) == (0, 62)
+    assert (kaggle.rows["test"], kaggle.rows["validation"]) == ((62, 67), (67, 72))
+    assert kaggle.says == "split by 7 pseudo-days" and kaggle.details.startswith("the last of 7 pseudo-days held out")
+    one = splits_of(mlperf, {"day_0": (0, 9), "day_1": (9, 9)})
+    assert one.rows["validation"] == (8, 9) == one.rows["heldout"] and one.rows["test"] == (9, 9)
+    assert one.details.startswith("the last of 7 pseudo-days of day_0, in place of day_23, held out")
+    whole = splits_of(mlperf, {"day_22": (0, 9), "day_23": (9, 14)})
+    assert whole.rows["validation"] == (9, 12) and whole.rows["test"] == (12, 14)
+    assert whole.says == "split by days, day_23 last" and whole.details.startswith("day_23 held out in halves")
+    with pytest.raises(UserError, match="6 rows are no 7 days"):
+        splits_of(dlrm, {"train.txt": (0, 6)})
+
+
+def test_where_all_categories_are_rare_they_share_a_number(tmp_path):
+    """Broken on purpose: an empty vocabulary searched like another."""
+    oracle.write_file(tmp_path / "day_0", oracle.made_rows(9))
+    options = data.CriteoOptions(convention="x4_001")
+    dataset = data.open_dataset("criteo-1tb", tmp_path, prepared=tmp_path / "prepared", options=options)
+    assert set(dataset.sizes.values()) == {1} and not whole(dataset).ids.any()
+
+
+def test_numbered_ids_are_rows_of_a_tensor_train(days):
+    """Broken on purpose: raw ids counted, and hashed."""
+    dataset = opened(days, "x4_001")
+    tables = tables_of(dataset, 4, Techniques.parse("table_kind=tt,tt_from=4"))
+    trains = {each.name: each.tensor_train for each in tables if each.tensor_train}
+    assert trains and set(trains) == {name for name, size in dataset.sizes.items() if size >= 4}
+    assert all((train.rows, train.ids) == (dataset.sizes[name], "range") for name, train in trains.items())
+
+
 def test_days_are_splits_and_may_be_chosen(days):
     dataset = opened(days)
     assert dataset.days == {"day_0": (0, 40), "day_1": (40, 80), "day_2": (80, 120)}
@@ -156,4 +212,5 @@ def test_the_command_says_convention_content_and_speed(days, monkeypatch, capsys
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "80 rows" in said and "convention: x4_001 (values only" in said and "rows/s" in said and "content " in said
+    assert f"{sum(opened(days, 'x4_001', days='0-1').sizes.values())} numbers of 39 features" in said
     assert main([*command[:3], "--logs", "both"]) == 2

@@ -18,6 +18,7 @@ from kuairand_oracle import NOON, USER, event
 import nestlab.data as data
 from nestlab.data.columns import ColumnWriter
 from nestlab.data.journal import Journal
+from nestlab.data.stages import told
 from nestlab.errors import UserError
 
 ROWS = 300
@@ -100,6 +101,9 @@ def test_what_is_done_is_not_done_again(raw, tmp_path):
     assert set(last.stages) == {"merge", "events", "hash"}
     stages = dataset.manifest["stages"]
     assert stages["read"]["rows"] == 0 < stages["merge"]["rows"] < dataset.info.rows == stages["events"]["rows"]
+    said = [told(name, facts) for name, facts in stages.items()]
+    assert said[:2] == ["tables: done before", "read: done before"]
+    assert said[2].endswith(", the others before") and said[3].startswith(f"events: {dataset.info.rows} rows in ")
 
 
 def test_a_killed_process_s_work_is_taken_over(raw, tmp_path):

@@ -38,6 +38,8 @@ def by_loop(histories, part: str, options: SequenceOptions, border_of: tuple[int
     found = []
     bit = ACTIONS.get(options.positive, 0)
     users = [[e for e in history if not bit or e[2] & bit] for history in histories]
+    if not options.copies:
+        users = [[e for i, e in enumerate(user) if e[:2] not in {b[:2] for b in user[:i]}] for user in users]
     while True:
         count = Counter(e[0] for user in users for e in user)
         kept = [[e for e in user if count[e[0]] >= options.least_item] for user in users]
@@ -98,13 +100,14 @@ histories_of = st.lists(histories, min_size=1, max_size=7)
     st.sampled_from(["", "is_click"]),
     st.integers(1, 2),
     st.sampled_from(["first", "all"]),
+    st.booleans(),
 )
-def test_samples_are_those_of_a_loop(histories, history, split, windows, positive, least_item, heldout):
+def test_samples_are_those_of_a_loop(histories, history, split, windows, positive, least_item, heldout, copies):
     """Broken on purpose: windows that end at the last event of a part; a border that counts its own time as before it;
-    an item counted once only. It failed each time.
+    an item counted once only; copies told by their neighbour alone. It failed each time.
     """
     chosen = {"history": history, "split": split, "windows": windows, "positive": positive, "least_item": least_item}
-    chosen["heldout"] = heldout
+    chosen |= {"heldout": heldout, "copies": copies}
     try:
         data = made(histories, **chosen)
     except UserError:
@@ -285,9 +288,10 @@ def test_the_twin_has_histories(tmp_path, monkeypatch):
     dataset = open_dataset("kuairand-synth", str(tmp_path), rows=3000)
     data = dataset.sequences(SequenceOptions(history=8, negatives=2))
     rows = dataset.table.select(["user_id", "video_id", "time_ms"]).to_pandas()
+    rows = rows.drop_duplicates()
     longest = rows.groupby("user_id", sort=False).filter(lambda each: len(each) >= 2)
     assert data.info.counts["events"] == len(longest) and data.info.kind == "synthetic"
-    border = np.sort(rows["time_ms"].to_numpy())[int(0.8 * len(rows))]
+    border = np.sort(dataset.table.column("time_ms").to_numpy())[int(0.8 * dataset.info.rows)]
     for batch in data.batches("train", 64):
         assert int(torch.cat(iter_runs(batch, "time")).max()) < border
 

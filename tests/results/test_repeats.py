@@ -96,7 +96,7 @@ def kept(folder, run_seed: int, protocol: RankingProtocol, **options) -> results
         ({"leave_out_seen": True}, {}, r"protocol differs: .*seen=kept,.*seen=left out"),
         ({"ks": (10, 20)}, {}, r"protocol differs: .*k=10,50,.*k=10,20"),
         ({}, {"history": 3}, r"convention differs: .*history 200,.*history 3,"),
-        ({}, {"positive": "is_click"}, r"convention differs: .*all events;.*events with is_click;"),
+        ({}, {"positive": "is_click"}, r"convention differs: .*all events but copies;.*events with is_click but copies;"),
         ({}, {"negatives": 7}, r"convention differs: .*7 uniform negatives"),
     ],
 )
