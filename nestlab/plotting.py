@@ -134,7 +134,19 @@ def pale(colour: str, share: float = 0.65) -> str:
 def titled(title: str, meta: Mapping[str, Any], width: int = 110) -> str:
     """A title that says what the numbers come from: the data set's title and how they were obtained.
 
-    Lines of more than `width` characters are broken, since a picture cuts off what does not fit.
+    Lines of more than `width` characters are broken, since a picture cuts off what does not fit: at a `·` where one is
+    within reach, so that what belongs together stays so.
     """
     source = f"{meta.get('dataset') or 'data set not named'} · {meta.get('how') or 'how obtained: not stated'}"
-    return "\n".join(textwrap.fill(line, width) for line in (title, source))
+    return "\n".join([textwrap.fill(title, width), *(textwrap.fill(line, width) for line in _packed(source, width))])
+
+
+def _packed(text: str, width: int) -> list[str]:
+    """Lines of as many parts between `·` as `width` characters hold, one at least."""
+    lines: list[str] = []
+    for part in text.split(" · "):
+        if lines and len(lines[-1]) + 3 + len(part) <= width:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(part)
+    return lines

@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 _COMPARE = """Groups runs by the parameters in which they differ; seeds are replicates. For each key figure: mean,
 standard deviation, 95 % interval, and the difference to the first setting. Runs on other data are refused."""
 
+_EXPORT = """nestlab results export RUN [--table NAME] [--format {csv,md,latex}] [-o FILE]
+       nestlab results export compare [RUN …] [--experiment NAME] [--where NAME=VALUE] [--by PARAM] [--metric NAME]
+                                      [--interval {t,bootstrap}] [--format {csv,md,latex}] [-o FILE]"""
+
 
 def add_parsers(commands, add_folder: Callable[[argparse.ArgumentParser], None]) -> None:
     compare = commands.add_parser("compare", help="mean, spread and interval over seeds", description=_COMPARE)
     compare.add_argument("names", metavar="RUN", nargs="*", help="runs by name; default: all finished ones that fit")
     compare.add_argument("--json", action="store_true", help="one JSON object on standard output")
     compare.set_defaults(main=main_compare)
-    export = commands.add_parser("export", help="a run's table, or a comparison, as csv, Markdown or LaTeX")
-    export.add_argument("names", metavar="RUN | compare [RUN …]", nargs="+", help="one run, or what to compare")
+    export = commands.add_parser(
+        "export", help="a run's table, or a comparison, as csv, Markdown or LaTeX", usage=_EXPORT
+    )
+    export.add_argument("names", metavar="RUN", nargs="+", help="one run; or the word compare, and runs as there")
     export.add_argument("--table", metavar="NAME", help="of the run; default: its key figures")
     export.add_argument("--format", choices=("csv", "md", "latex"), default="md", help="default: md")
     export.add_argument("-o", "--out", metavar="FILE", help="default: standard output")
@@ -54,7 +60,6 @@ def main_compare(args: argparse.Namespace) -> int:
 
 
 def main_export(args: argparse.Namespace) -> int:
-
     from nestlab import results
     from nestlab.cli.results import folder
     from nestlab.files import write_atomic
@@ -77,6 +82,7 @@ def main_export(args: argparse.Namespace) -> int:
         write_atomic(args.out, text.encode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot write {args.out}: {error.strerror}") from None
+    print(f"written to {args.out}")
     return 0
 
 

@@ -32,7 +32,10 @@ def main_prune(args: argparse.Namespace) -> int:
 
     found = prune.candidates(folder(args), older_than_days=args.older_than, keep=args.keep, experiment=args.experiment)
     if not found:
-        print("nothing to remove")
+        kept = f", and the newest {args.keep} of each experiment stay (--keep)" if args.keep else ""
+        print(
+            f"nothing to remove: no run that failed or was killed is {args.older_than:g} days old (--older-than){kept}"
+        )
         return 0
     header = ["run", "status", "experiment", "days old"]
     print(aligned([header, *([r.run_id, r.status, r.experiment, f"{r.age_days:.1f}"] for r in found)]))

@@ -47,6 +47,7 @@ class PartsStudy:
         answering: the notebook's part of the register of claims.
         smoke_says: what a smoke run may not be read for.
         smoke_notes: the same beside a figure and above a table.
+        told_at_smoke: parts whose text holds at smoke too: it is of bits or counts, not of times or metrics.
         settings: what every part is given.
         title: of the data set.
         scale: at smoke nothing is judged.
@@ -63,6 +64,7 @@ class PartsStudy:
         "nothing. For those take scale quick or paper."
     )
     smoke_notes: ClassVar[tuple[str, str]] = ("SMOKE: times mean nothing", "Smoke: times and speeds mean nothing.")
+    told_at_smoke: ClassVar[tuple[str, ...]] = ()
 
     settings: Any
     title: str
@@ -112,7 +114,9 @@ class PartsStudy:
         return self.shown_figures(frame if digest is None else digest(frame))
 
     def says(self, part: str) -> Said:
-        """What a part's numbers come to, in words."""
+        """What a part's numbers come to, in words; at smoke nothing, but for `told_at_smoke`."""
+        if self.smoke and part not in self.told_at_smoke:
+            return Said("A smoke run: nothing is concluded.")
         return self.module(part).says(self.frame(part))
 
     def beside(self, *parts: str) -> Shown:
@@ -137,6 +141,7 @@ class PartsStudy:
             figures |= getattr(self.module(part), "key_figures", lambda frame: {})(frame)
         figures |= {f"claims_{name.replace(' ', '_')}": int(count) for name, count in verdicts.items()}
         self.run.summary(**figures)
+        self.run.obtained(*dict.fromkeys(way for frame in self.frames.values() for way in _ways(frame)))
         self.run.table("seconds", pd.DataFrame(list(self.seconds.items()), columns=["part", "seconds"]))
         self.run.finish("ok")
         return str(self.run.path)
@@ -179,7 +184,11 @@ def _only(frame: pd.DataFrame, column: str) -> str | None:
 
 
 def _how(frame: pd.DataFrame) -> str:
+    return ", ".join(_ways(frame)) or "measured"
+
+
+def _ways(frame: pd.DataFrame) -> list[str]:
     """How the numbers of a frame were obtained, every way once."""
     column = next((name for name in ("how", "how_obtained") if name in frame.columns), None)
     told = [] if column is None else [part for how in frame[column].unique() for part in how.split(", ")]
-    return ", ".join(dict.fromkeys(told)) or "measured"
+    return list(dict.fromkeys(told))

@@ -2,7 +2,8 @@
 
 papermill itself only warns of an unknown name and then runs with the defaults, and its own reader of the cell takes
 annotations by a regular expression that misses a parameter annotated with a `Literal`. So the cell is read here as what
-it is: Python.
+it is: Python. A parameter whose comment says `one of smoke (a minute), quick, paper` takes these values alone, so that
+papermill knows it too.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import io
 import json
+import re
+import tokenize
 from pathlib import Path
 from typing import Any
 
 from nestlab.errors import UserError
 
 TAG = "parameters"
+_ONE_OF, _ASIDE, _WORD = re.compile(r"\bone of (.+)$"), re.compile(r"\([^)]*\)"), re.compile(r"[\w-]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Parameter:
         name: the variable.
         kinds: names of the types it takes (int, float, str, bool, None, or another that only a literal can give);
             empty if nothing is known.
-        choices: the values a `Literal` allows; empty if it is none.
+        choices: the values that a `Literal` or the comment allows; empty if neither does.
         default: the value in the notebook; None where it is not a literal.
     """
 
@@ -44,7 +49,8 @@ def read_notebook(path: Path) -> dict[str, Any]:
         UserError: there is none, or it is not a notebook.
     """
     if not path.is_file():
-        raise UserError(f"no notebook at {path}")
+        there = ", ".join(sorted(found.name for found in path.parent.glob("*.ipynb")))
+        raise UserError(f"no notebook at {path}" + (f": {path.parent} has {there}" if there else ""))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         content["cells"]
@@ -134,13 +140,32 @@ def _parameters(code: str) -> list[Parameter]:
         tree = ast.parse(code)
     except SyntaxError as error:
         raise UserError(f"the cell tagged '{TAG}' is not Python: {error.msg} in its line {error.lineno}") from None
-    found = []
+    comments, found = _comments(code), []
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            found.append(_parameter(node.target.id, node.annotation, node.value))
+            parameter = _parameter(node.target.id, node.annotation, node.value)
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            found.append(_parameter(node.targets[0].id, None, node.value))
+            parameter = _parameter(node.targets[0].id, None, node.value)
+        else:
+            continue
+        lines = range(node.lineno, node.end_lineno + 1)
+        found.append(_chosen_from(parameter, " ".join(comments.get(line, "") for line in lines)))
     return found
+
+
+def _comments(code: str) -> dict[int, str]:
+    """The comments of a cell, by line."""
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
+
+
+def _chosen_from(parameter: Parameter, comment: str) -> Parameter:
+    """With the words that the comment lists behind `one of`, where each is a word and the default is among them."""
+    listed = _ONE_OF.search(_ASIDE.sub("", comment))
+    words = tuple(word.strip() for word in listed[1].split(",")) if listed else ()
+    if parameter.choices or parameter.default not in words or not all(map(_WORD.fullmatch, words)):
+        return parameter
+    return dataclasses.replace(parameter, choices=words)
 
 
 def _parameter(name: str, annotation: ast.expr | None, value: ast.expr) -> Parameter:

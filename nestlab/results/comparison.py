@@ -22,8 +22,7 @@ from nestlab.results.store import LoadedRun
 if TYPE_CHECKING:
     import pandas
 
-# Where a run's files lie says nothing of what was computed: the data's fingerprint is compared instead.
-_NO_SETTING = {"seed", "results", "data_root", *comparable.PROTOCOL_PARAMS}
+_NO_SETTING = {*comparable.NO_SETTING, *comparable.PROTOCOL_PARAMS}
 NONE_DIFFERS = "all runs"
 STATISTICS = ("metric", "n", "mean", "sd", "low", "high", "difference", "diff_low", "diff_high", "pairing")
 
@@ -73,7 +72,11 @@ def compare(runs: Sequence[LoadedRun], question: Question | None = None) -> Comp
     if question.method not in intervals.METHODS:
         raise UserError(f"interval '{question.method}': choose one of {', '.join(intervals.METHODS)}")
     if len(runs) < 2:
-        raise UserError(f"a comparison takes at least two runs: there {'is one' if runs else 'are none'} that fits")
+        found = "is one" if runs else "are none"
+        raise UserError(
+            f"a comparison takes at least two runs: there {found} that fits; run another seed or setting (nestlab run "
+            "… -p seed=1), or take a --where away"
+        )
     comparable.check(runs)
     parameters = _parameters(runs, question.by)
     groups, left_out = _grouped(runs, parameters)

@@ -95,6 +95,13 @@ class Run:
         """States how the key figures are taken (`split`, `ranking`, `k` …): runs that differ here are not compared."""
         self._update({"protocol": self.manifest.get("protocol", {}) | facts})
 
+    def obtained(self, *ways: str) -> None:
+        """States how its figures were obtained, where not all in the way that `start` was told; others than those of
+        `manifest.HOW`, such as `computed`, are left out."""
+        told = [way for way in manifest.HOW if way in ways]
+        if told:
+            self._update({"how": ", ".join(told)})
+
     def finish(self, status: str = "ok", *, exception: str | None = None, exit_code: int | None = None) -> None:
         """Ends the run; the first end counts."""
         if status not in manifest.STATUSES or status == "running":

@@ -18,7 +18,8 @@ class Selection:
     Attributes:
         names: runs by name, each of them wanted; if empty, all ok runs that fit the rest.
         experiment: the experiment; may be left out where all runs are of one.
-        where: values of parameters, as text.
+        where: values of parameters, as text; `dataset` takes the id of the data that were read as well, since a
+            parameter may name several (`kuairand`: whichever is there).
     """
 
     names: tuple[str, ...] = ()
@@ -44,12 +45,24 @@ def select(selection: Selection, results_dir: str | Path = "results") -> list[Lo
     if not found:
         raise UserError(f"no finished run of experiment '{experiment}' in {results_dir}")
     for name, value in selection.where.items():
-        _known(name, found)
-        found = [run for run in found if _matches(_params(run).get(name), value)]
-    if not found:
-        wanted = ", ".join(f"{name}={value}" for name, value in selection.where.items())
-        raise UserError(f"no finished run of experiment '{experiment}' has {wanted}")
+        found = _having(name, value, found, experiment)
     return found
+
+
+def _having(name: str, text: str, runs: Sequence[LoadedRun], experiment: str) -> list[LoadedRun]:
+    _known(name, runs)
+    found = [run for run in runs if any(_matches(value, text) for value in _values(run, name))]
+    if not found:
+        there = dict.fromkeys(str(value) for run in runs for value in _values(run, name))
+        raise UserError(f"no finished run of experiment '{experiment}' has {name}={text}: there is {', '.join(there)}")
+    return found
+
+
+def _values(run: LoadedRun, name: str) -> list[Any]:
+    """Of a parameter the value, of `dataset` the id of what was read too."""
+    read = (run.manifest.get("dataset") or {}).get("id") if name == "dataset" else None
+    given = _params(run).get(name)
+    return [given] if read is None else [read] if given is None else [given, read]
 
 
 def _only(experiments: Sequence[str], results_dir: str | Path) -> str:
@@ -61,7 +74,7 @@ def _only(experiments: Sequence[str], results_dir: str | Path) -> str:
 
 
 def _known(name: str, runs: Sequence[LoadedRun]) -> None:
-    names = list(dict.fromkeys(known for run in runs for known in _params(run)))
+    names = list(dict.fromkeys([*(known for run in runs for known in _params(run)), "dataset"]))
     if name not in names:
         raise UserError(f"no run has a parameter '{name}': there is {', '.join(names) or 'none'}")
 

@@ -143,6 +143,8 @@ def _find(name: str, results_dir: Path) -> Path:
     found = exact or found
     if len(found) == 1:
         return found[0].resolve()
+    if not found and direct.is_dir():
+        raise UserError(f"{name} is a folder without {manifest.FILE}: no run; nestlab results list shows what there is")
     if not found:
         raise UserError(f"no run '{name}' in {results_dir}: nestlab results list shows what there is")
     ids = ", ".join(sorted(path.name for path in found)[:5])

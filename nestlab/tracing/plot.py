@@ -48,7 +48,6 @@ class _View:
     trace: Trace
     window: tuple[int, int]
     rows: dict[tuple[int, str], int]
-    stages: dict[str, set[str]]  # those of each lane
     compute_lane: str
 
     def ms(self, time_ns: int) -> float:
@@ -76,7 +75,7 @@ def plot_timeline(
     rows = _rows(shown)
     with plotting.style():
         figure = plotting.new_figure(11.0, 1.35 + 0.42 * max(2, len(rows)))
-        view = _View(figure.add_subplot(), shown, window, rows, _stages(shown), compute_lane)
+        view = _View(figure.add_subplot(), shown, window, rows, compute_lane)
         _set_up_axes(view, _title(trace, title, shown))
         labels = [_draw_event(view, event) for event in shown.events]
         labels += [_draw_gap(view, s) for s in exposed_stretches(trace.only(*shown.ranks), compute_lane)]
@@ -106,10 +105,6 @@ def _rows(trace: Trace) -> dict[tuple[int, str], int]:
     used = {(event.rank, event.lane) for event in trace.events}
     order = [(rank, lane) for rank in trace.ranks for lane in trace.lanes if (rank, lane) in used]
     return {name: row for row, name in enumerate(order)}
-
-
-def _stages(trace: Trace) -> dict[str, set[str]]:
-    return {lane: {event.stage for event in trace.events if event.lane == lane} for lane in trace.lanes}
 
 
 def _title(trace: Trace, title: str | None, shown: Trace) -> str:
@@ -147,16 +142,14 @@ def _draw_event(view: _View, event: Event) -> _Label | None:
         hatch=_ODD_HATCH if event.batch % 2 else None,
     )
     view.axes.add_patch(box)
-    alone = len(view.stages[event.lane]) == 1
-    return _Label.on(view.axes, box, _texts(event, alone), colour)
+    return _Label.on(view.axes, box, _texts(event), colour)
 
 
-def _texts(event: Event, alone: bool) -> list[_Choice]:
-    """What may stand on a bar, the most telling first. `alone`: no other stage runs on its lane."""
+def _texts(event: Event) -> list[_Choice]:
+    """What may stand on a bar, the most telling first; a number without its stage tells nothing."""
     short = ABBREVIATIONS.get(event.stage, event.stage)
     number = f"{event.batch}" if event.part == WHOLE else f"{event.batch}.{event.part}"
-    last = [(number, 0)] if alone else [(short, 0), (short, 90)]
-    return [(f"{short} {number}", 0), (f"{short}\n{number}", 0), *last]
+    return [(f"{short} {number}", 0), (f"{short}\n{number}", 0), (short, 0), (short, 90)]
 
 
 def _draw_gap(view: _View, stretch: Stretch) -> _Label | None:

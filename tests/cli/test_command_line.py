@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -113,7 +114,7 @@ def test_results_list_and_show(tmp_path, capsys):
         run.table("metrics", pandas.DataFrame({"step": range(30)}))
     assert cli.main(["results", "list", "--results", str(tmp_path)]) == 0
     header, line = capsys.readouterr().out.splitlines()
-    assert header.split() == ["run", "status", "experiment", "dataset", "how", "key", "figures", "seconds"]
+    assert " ".join(header.split()) == "run status experiment scale model dataset seconds how key figures"
     assert run.id in line and "criteo-synth (synthetic)" in line and "auc=0.7123" in line and "measured" in line
     assert cli.main(["results", "list", "--json", "--results", str(tmp_path)]) == 0
     (row,) = json.loads(capsys.readouterr().out)
@@ -166,12 +167,15 @@ def test_bench_lists_and_refuses():
     assert refused.returncode == 2 and "no benchmark 'nosy': there is noisy" in refused.stderr
 
 
-def test_techniques(capsys):
+def test_techniques(capsys, monkeypatch):
     assert cli.main(["techniques", "--json"]) == 0
     flags = {row["flag"] for row in json.loads(capsys.readouterr().out)}
     assert {"device_tier", "pipeline_depth", "dispatch"} <= flags
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["techniques"]) == 0
-    assert "device_tier" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert flags <= set(re.findall(r"^(\w+)=", told, re.MULTILINE)) and "nestpipe: " in told
+    assert max(map(len, told.splitlines())) <= 80
 
 
 def test_data_synth_prepare_describe(tmp_path, capsys):

@@ -94,7 +94,7 @@ def test_export_of_a_run(call, tmp_path):
     table = call("export", run.id, "--table", "steps", "--format", "csv")
     assert table.splitlines()[0] == "step,seed,loss,source" and "0.25" in table
     out = tmp_path / "table.tex"
-    assert call("export", run.id, "--format", "latex", "-o", str(out)) == ""
+    assert call("export", run.id, "--format", "latex", "-o", str(out)) == f"written to {out}\n"
     assert r"samples\_per\_s & 123,457 \\" in out.read_text()
     amend(run, status="failed")
     assert "the run is failed: no result" in call("export", run.id)
@@ -109,6 +109,34 @@ def test_export_refuses_what_makes_no_sense(call, tmp_path):
     assert "cannot write" in call("export", run.id, "-o", str(tmp_path / "none" / "f"), status=2)
     assert "--where x is not of the form" in call("compare", "--where", "x", status=2)
     assert "not both" in call("compare", run.id, "--where", "lr=0.1", status=2)
+
+
+def test_list_says_scale_and_model_and_takes_a_choice(call, tmp_path):
+    """What would break it: `head` in place of `tail`, or a scale that is shown as it is."""
+    finished(tmp_path, {"scale": "quick", "models": ["din", "dlrm"]}, 0, auc=0.5)
+    amend(finished(tmp_path, {"scale": "smoke", "model": "hstu"}, 1, auc=0.6), start="2999-01-01T00:00:00+00:00")
+    header, first, last = (line.split() for line in call("list").splitlines())
+    assert (
+        header[3:5] == ["scale", "model"] and first[3:6] == ["quick", "2", "models"] and last[3:5] == ["SMOKE", "hstu"]
+    )
+    assert [row["seed"] for row in json.loads(call("list", "--last", "1", "--json"))] == [1]
+    assert call("list", "--experiment", "quickstart").count("\n") == 3
+    assert "no run of experiment 'x' in" in call("list", "--experiment", "x", status=2)
+    assert "--last 0: give a number" in call("list", "--last", "0", status=2)
+
+
+def test_on_a_terminal_a_line_ends_at_its_width(call, tmp_path, monkeypatch):
+    finished(tmp_path, {}, 0, **{f"figure_{number}": 0.5 for number in range(40)})
+    assert "figure_39=0.5" in call("list")
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    lines = call("list").splitlines()
+    assert len(lines[1]) == 140 and lines[1].endswith("…") and "figure_0=0.5" in lines[1]
+
+
+def test_a_folder_that_is_no_run_is_named_so(call, tmp_path):
+    told = call("show", str(tmp_path), status=2)
+    assert f"{tmp_path} is a folder without manifest.json: no run" in told
 
 
 @pytest.fixture
@@ -138,7 +166,7 @@ def test_prune_takes_only_old_runs_that_are_no_results(call, old_runs, tmp_path)
     before = left(old_runs)
     assert "3 would be removed" in call("prune", "--dry-run") and left(old_runs) == before
     assert "nobody is there to answer: add --yes" in call("prune", status=2) and left(old_runs) == before
-    assert "nothing to remove" in call("prune", "--experiment", "other", "--yes")
+    assert "is 7 days old (--older-than)" in call("prune", "--experiment", "other", "--yes")
     assert "2 would be removed" in call("prune", "--dry-run", "--keep", "2")
     assert "must be 0 or more" in call("prune", "--keep", "-1", status=2)
     (tmp_path / ".removed-leftover").mkdir()

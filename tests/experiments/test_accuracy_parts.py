@@ -145,7 +145,8 @@ def models() -> pd.DataFrame:
 
 def test_encoders_against_popularity_and_each_other(models):
     said = encoders.says(models)
-    assert "10.5 standard deviations" in said and "above SASRec: +0.0050" in said and "spreads is 0.0100" in said
+    assert "10.5 standard deviations" in said and "spreads is 0.0100" in said
+    assert "within the spread over seeds of SASRec: +0.0050" in said
     given = {each["claim_id"]: each["obtained"] for each in encoders.answers(models)}
     assert given.keys() == {*encoders.ORDERS, encoders.PURE}
     assert given["RL-P-074"] == pytest.approx([0.11, 0.115, 0.12]) and given[encoders.PURE] == pytest.approx(
@@ -153,12 +154,21 @@ def test_encoders_against_popularity_and_each_other(models):
     )
     assert encoders.PURE not in {a["claim_id"] for a in encoders.answers(models.assign(real_pure=False))}
     assert encoders.key_figures(models)["hstu_above_popular_sd"] == pytest.approx(10.5)
-    below = models.copy()
-    below.loc[below["model"] == "HSTU", "HR@10"] -= 0.05
-    assert "**below** SASRec" in encoders.says(below)
-    within = models.copy()
-    within.loc[within["model"] == "HSTU", "HR@10"] -= 0.01
-    assert "within the spread over seeds of SASRec" in encoders.says(within)
+
+
+@pytest.mark.parametrize(
+    ("by", "seeds", "place"),
+    [
+        (0.05, 3, "It is above SASRec: +0.0550"),
+        (-0.05, 3, "It is **below** SASRec: -0.0450"),
+        (-0.01, 3, "It is within the spread over seeds of SASRec: -0.0050"),
+        (0.0, 1, "Its difference to SASRec is +0.0050; with one seed that tells nothing of which is better."),
+    ],
+)
+def test_hstu_stands_above_or_below_sasrec_only_beyond_the_spread_over_seeds(models, by, seeds, place):
+    frame = models[models["seed"] < seeds].copy()
+    frame.loc[frame["model"] == "HSTU", "HR@10"] += by
+    assert place in encoders.says(frame)
 
 
 def test_published_figures_come_from_the_register_with_their_protocol():
@@ -175,6 +185,28 @@ def test_pictures_say_what_they_show(frame, models):
         assert figure.get_suptitle() == title and all(axes.get_xlabel() for axes in figure.axes)
     labels = [text.get_text() for text in techniques.plot(frame, title).axes[0].get_yticklabels()]
     assert labels[0] == "DBP, float64" and labels[-1] == f"{TT}, float32" and len(labels) == 12
+    drawn = techniques.plot(frame, title).axes[0]
+    assert drawn.get_xscale() == "linear" and drawn.get_xlim()[0] == -drawn.get_xlim()[1] < -0.03
+
+
+def test_dots_of_seeds_are_named_only_where_there_are_several(models):
+    assert "a dot: one seed" in encoders.plot(models, "").get_supxlabel()
+    assert encoders.plot(models[models["seed"] == 0], "").get_supxlabel() == ""
+
+
+def test_what_float64_was_not_trained_for_says_so(frame):
+    found = exactness.joined(frame)
+    found.loc[0, ["weight_difference_float64", "score_difference", "least_gap"]] = float("nan")
+    left, right = exactness.plot(found, "").axes
+    told = [[text.get_text() for text in axes.texts] for axes in (left, right)]
+    assert [each.count("not trained in float64") for each in told] == [1, 1] and "0" in told[0]
+
+
+def test_a_title_is_broken_where_its_parts_end():
+    """What would break it: filling by words alone, which tears `SMOKE: metrics mean nothing` apart."""
+    how = "measured · SMOKE: metrics mean nothing"
+    lines = plotting.titled("Heading", {"dataset": "d" * 90, "how": how}, 120).splitlines()
+    assert lines == ["Heading", f"{'d' * 90} · measured", "SMOKE: metrics mean nothing"]
 
 
 def test_no_claim_is_forgotten(frame, models):

@@ -62,8 +62,9 @@ def test_a_part_is_measured_once_and_kept(small, monkeypatch):
     figure = small.figure("skew")
     assert "SYNTHETIC" in figure.get_axes()[0].get_title(loc="left")
     frame = small.claims()
-    folder = small.finish()
-    run = results.load(folder)
+    small.frames["peaks"] = pd.DataFrame({"how": ["measured, emulated link", "computed"]})
+    run = results.load(small.finish())
+    assert run.manifest["how"] == "measured, emulated link"
     assert run.manifest["status"] == "ok" and {"checks", "skew", "claims", "seconds"} <= set(run.tables)
     assert run.manifest["summary"]["claims_agrees"] == (frame["verdict"] == "agrees").sum()
     kept = run.table("claims").set_index("claim_id")["obtained"]

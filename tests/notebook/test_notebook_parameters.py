@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from nestlab.errors import UserError
 from nestlab.notebook import parameters
 
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 CELL = """
 # What can be set.
 batch_size: int = 64  # samples in a batch
@@ -21,6 +24,12 @@ plain = 3
 parts = [1, 2]
 unknown = None
 computed: int = 2 * 3
+model: str = "hstu"  # what is trained, one of hstu (histories, jagged), fuxi, row-wise
+rule: str = "lru"  # one of the best, or none
+place: str = (
+    "cpu"  # one of cpu, cuda
+)
+policy: str = "lru"  # one of clock, fifo
 """
 
 
@@ -48,6 +57,9 @@ def notebook():
         ("unknown", "text", "text"),
         ("unknown", "5", 5),
         ("computed", "5", 5),
+        ("model", "row-wise", "row-wise"),
+        ("rule", "any", "any"),
+        ("policy", "any", "any"),
     ],
 )
 def test_values_take_the_declared_type(notebook, name, text, value):
@@ -66,6 +78,8 @@ def test_values_take_the_declared_type(notebook, name, text, value):
         ("shuffle", "maybe", "'shuffle' is of type bool"),
         ("scale", "huge", "'scale' is one of smoke, quick, not 'huge'"),
         ("rows", "many", "'rows' is of type None or int"),
+        ("model", "dlrm", "'model' is one of hstu, fuxi, row-wise, not 'dlrm'"),
+        ("place", "tpu", "'place' is one of cpu, cuda, not 'tpu'"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(notebook, name, text, message):
@@ -77,6 +91,14 @@ def test_what_does_not_fit_is_refused_in_one_line(notebook, name, text, message)
 def test_what_the_notebook_will_use(notebook):
     values = parameters.resolved(notebook, {"lr": 0.5})
     assert values["lr"] == 0.5 and values["scale"] == "quick" and values["rows"] is None
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_notebook_s_scale_and_model_are_checked_before_it_starts(path):
+    """What would break it: a comment without `one of`, which lets any text through to the kernel."""
+    declared = parameters.declared(parameters.read_notebook(path))
+    assert declared["scale"].choices == ("smoke", "quick", "paper")
+    assert "model" not in declared or {"hstu", "fuxi", "sasrec"} <= set(declared["model"].choices)
 
 
 def test_without_the_cell_nothing_can_be_given():
@@ -92,3 +114,5 @@ def test_what_is_no_notebook_is_refused(tmp_path):
     (tmp_path / "text.ipynb").write_text("hello")
     with pytest.raises(UserError, match="is not a Jupyter notebook"):
         parameters.read_notebook(tmp_path / "text.ipynb")
+    with pytest.raises(UserError, match=r"no notebook at .*99.ipynb: .* has text.ipynb$"):
+        parameters.read_notebook(tmp_path / "99.ipynb")

@@ -128,6 +128,30 @@ def test_what_does_not_compare_is_refused_in_one_line(tmp_path, changes, reason)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "remedy"),
+    [
+        ({}, {"dataset": REAL}, {"dataset": "criteo-synth"}),
+        ({"dim": 8, "model": "hstu"}, {"dim": 16, "model": "din", "convention": "by row"}, {"model": "hstu"}),
+        ({"dim": 8}, {"dim": 16, "protocol": {"k": 10}}, {"dim": "8"}),
+        ({"rows": 10}, {"rows": 20, "dataset": TWIN | {"fingerprint": "e" * 64}}, {"rows": "10"}),
+    ],
+)
+def test_a_refusal_names_a_choice_that_works(tmp_path, one, other, remedy):
+    """Three runs of one kind and one of another: the choice it tells leaves the three. `steps` differs in each."""
+    for seed in range(3):
+        finished(tmp_path, {"steps": seed, "dataset": "criteo", **one}, seed, auc=0.5)
+    facts = {name: other[name] for name in ("protocol", "dataset") if name in other}
+    if "convention" in other:
+        facts["dataset"] = TWIN | {"convention": other["convention"]}
+    params = {name: other[name] for name in other if name not in ("convention", *facts)}
+    amend(finished(tmp_path, {"steps": 3, "dataset": "criteo", **params}, 3, auc=0.5), **facts)
+    with pytest.raises(UserError) as caught:
+        compared(tmp_path)
+    assert str(caught.value).endswith("--where " + "".join(f"{name}={value}" for name, value in remedy.items()))
+    assert compared(tmp_path, where=remedy).table["n"].sum() == 3
+
+
 def test_how_a_figure_was_obtained_is_a_setting(tmp_path):
     finished(tmp_path, {"lr": 0.1}, 0, auc=0.5)
     amend(finished(tmp_path, {"lr": 0.1}, 0, auc=0.6), how="simulated cluster")
@@ -156,7 +180,8 @@ def test_errors_name_what_there_is(tmp_path):
         ({"question": results.Question(by=("x",))}, "no parameter 'x' to compare by"),
         ({"question": results.Question(method="z")}, "choose one of t, bootstrap"),
         ({"where": {"x": "1"}}, "no run has a parameter 'x': there is lr"),
-        ({"where": {"lr": "7"}}, "has lr=7"),
+        ({"where": {"lr": "7"}}, r"has lr=7: there is 0\.1"),
+        ({"where": {"dataset": "other"}}, r"has dataset=other: there is criteo-synth"),
         ({"experiment": "none"}, "no finished run of experiment 'none'"),
     ]:
         with pytest.raises(UserError, match=message):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nestlab import plotting
 from nestlab.experiments.compared import PLAIN
@@ -85,9 +86,11 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
             _line(left, shared[shared["case"] == case].groupby("step")["loss"].mean(), number, label)
             values = far[far["case"] == case].groupby("step")["loss"].max()
             _line(right, values[values > 0], number)
+        for axes in (left, right):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         left.set(xlabel="step", ylabel="training loss, nats")
         right.set(xlabel="step", ylabel="distance to the plain loop's loss, nats", yscale="log")
-        left.set_title(title)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         figure.legend(loc="outside lower center", ncols=4)
     return figure
 

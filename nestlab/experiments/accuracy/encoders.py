@@ -43,13 +43,18 @@ def says(frame: pd.DataFrame) -> Said:
     text = f"HSTU's HR@10 is {hstu['HR@10']:.4f}, that of the most popular items {popular['HR@10']:.4f}"
     if hstu["HR@10 sd"] > 0:
         text += f": {ahead / hstu['HR@10 sd']:.1f} standard deviations over its seeds apart"
-    gap, noise = hstu["HR@10"] - sasrec["HR@10"], seed_spread(found)
-    place = "above" if gap > 0 else "within the spread over seeds of" if gap >= -noise else "**below**"
-    text += f". It is {place} SASRec: {gap:+.4f}"
-    if np.isfinite(noise):
-        text += f", where the larger of both spreads is {noise:.4f}"
     fuxi = found.loc[ENCODERS["fuxi"]]
-    return Said(f"{text}. FuXi-α has {fuxi['HR@10']:.4f}.")
+    return Said(
+        f"{text}. {_against(hstu['HR@10'] - sasrec['HR@10'], seed_spread(found))} FuXi-α has {fuxi['HR@10']:.4f}."
+    )
+
+
+def _against(gap: float, noise: float) -> str:
+    """Where HSTU is against SASRec, by HR@10 and its spread over seeds (NaN: one seed); a sentence."""
+    if np.isnan(noise):
+        return f"Its difference to SASRec is {gap:+.4f}; with one seed that tells nothing of which is better."
+    place = "above" if gap > noise else "**below**" if gap < -noise else "within the spread over seeds of"
+    return f"It is {place} SASRec: {gap:+.4f}, where the larger of both spreads is {noise:.4f}."
 
 
 def seed_spread(found: pd.DataFrame) -> float:
@@ -58,7 +63,7 @@ def seed_spread(found: pd.DataFrame) -> float:
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """A panel a metric, a bar a model: the mean over seeds, with a mark each."""
+    """A panel a metric, a bar a model: the mean over its seeds, with a dot each where there are several."""
     found = by_model(frame)
     with plotting.style():
         figure = plotting.new_figure(11.0, 3.4)
@@ -66,14 +71,18 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
             for number, (_, row) in enumerate(found.iterrows()):
                 axes.bar(number, row[metric], 0.7, **plotting.bar_style(number))
                 seeds = frame.loc[frame["model"] == row["model"], metric]
-                if len(seeds) > 1:
-                    axes.scatter([number] * len(seeds), seeds, s=12, color=plotting.INK, zorder=3)
-                text = f"{row[metric]:.3f}".lstrip("0")
-                axes.text(number, max(seeds), text, ha="center", va="bottom", fontsize=7)
+                dots = seeds if len(seeds) > 1 else []
+                axes.scatter([number] * len(dots), dots, s=12, color=plotting.INK, zorder=3)
+                text, above = f"{row[metric]:.3f}".lstrip("0"), (0, 4 if len(dots) else 1)
+                axes.annotate(
+                    text, (number, max(seeds)), above, textcoords="offset points", ha="center", va="bottom", fontsize=7
+                )
             axes.set_xticks(range(len(found)), found["model"], rotation=35, ha="right")
             axes.margins(y=0.12)
             axes.set_xlabel(metric)
             axes.grid(False, axis="x")
+        if found["seeds"].max() > 1:
+            figure.supxlabel("a dot: one seed; a bar: the mean of its seeds", fontsize=8)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     return figure
 

@@ -30,7 +30,6 @@ _DIGEST = {
     "metric_difference": "largest change of a metric, float64",
     "declared": "declared",
 }
-_LEAST = 1e-19  # of the drawn axis
 
 
 def joined(techniques: pd.DataFrame) -> pd.DataFrame:
@@ -112,16 +111,14 @@ def says(frame: pd.DataFrame) -> Said:
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
     """Left how far weights are from the plain loop's, right how far scores are, beside the smallest gap they would have
-    to cross; on logarithmic axes, where there is no difference at all a 0."""
+    to cross; dots on logarithmic axes, where there is no difference at all a 0 at the left edge."""
     with plotting.style():
         figure = plotting.new_figure(11.0, 1.9 + 0.42 * len(frame))
         left, right = figure.subplots(1, 2, sharey=True)
-        weights = {"weight_difference_float32": "weights, float32", "weight_difference_float64": "weights, float64"}
-        scores = {"score_difference": "scores, float64", "least_gap": "smallest gap of a target to another item"}
-        _bars(left, frame, weights, 0)
-        _bars(right, frame, scores, 2)
-        left.set_xlabel("largest difference to plain")
-        right.set_xlabel("largest difference to plain, and what it would have to cross")
+        _dots(left, frame, _WEIGHTS, 0)
+        _dots(right, frame, _SCORES, 2)
+        left.set_xlabel("largest difference to plain (logarithmic; 0: equal bits)")
+        right.set_xlabel("largest difference to plain, and what it would have to cross (logarithmic)")
         left.set_yticks(range(len(frame)), frame["case"])
         left.set_ylim(len(frame) - 0.5, -0.5)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -129,18 +126,36 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
-def _bars(axes: Axes, frame: pd.DataFrame, columns: dict[str, str], first: int) -> None:
+_WEIGHTS = {"weight_difference_float32": "weights, float32", "weight_difference_float64": "weights, float64"}
+_SCORES = {"score_difference": "scores, float64", "least_gap": "smallest gap of a target to another item"}
+
+
+def _dots(axes: Axes, frame: pd.DataFrame, columns: dict[str, str], first: int) -> None:
+    """A row a case, a dot a column with its value; what was not computed says so, once a case."""
+    low, high = _decades(frame[[*columns]].to_numpy(dtype=float))
     for number, (column, label) in enumerate(columns.items()):
+        look = plotting.series_style(first + number)
         at = np.arange(len(frame)) + (number - 0.5) * 0.38
         values = frame[column].to_numpy(dtype=float)
         shown = np.where(values > 0, values, np.nan)
-        axes.barh(at, shown, 0.36, label=label, **plotting.bar_style(first + number))
+        axes.scatter(shown, at, s=30, color=look["color"], marker=look["marker"], label=label, zorder=3)
         for y, value in zip(at, values, strict=True):
-            bold = {"fontweight": "bold"} if value == 0 else {}
-            text = "not tried" if np.isnan(value) else "0" if value == 0 else f"{value:.1e}"
-            axes.text(value * 1.5 if value > 0 else _LEAST * 2, y, text, va="center", fontsize=7, **bold)
-    axes.set(xscale="log", xlim=(_LEAST, 1e2))
+            if value > 0:
+                axes.annotate(f"{value:.1e}", (value, y), (6, 0), textcoords="offset points", va="center", fontsize=7)
+            elif value == 0:
+                axes.text(low * 1.5, y, "0", va="center", fontsize=8, fontweight="bold")
+    for y, alone in enumerate(frame["weight_difference_float64"].isna()):
+        if alone:
+            axes.text(low * 1.5, y + (0.19 if first == 0 else 0), "not trained in float64", va="center", fontsize=7)
+    axes.set(xscale="log", xlim=(low, high))
     axes.grid(False, axis="y")
+
+
+def _decades(values: np.ndarray) -> tuple[float, float]:
+    """Two decades to the left of the smallest number above 0, for a 0, and two to the right of the largest."""
+    there = values[values > 0]
+    powers = np.log10(there) if there.size else np.zeros(1)
+    return 10.0 ** (np.floor(powers.min()) - 2), 10.0 ** (np.ceil(powers.max()) + 2)
 
 
 def key_figures(frame: pd.DataFrame) -> dict[str, float]:

@@ -8,10 +8,10 @@ import pandas as pd
 
 from nestlab import data, results
 from nestlab.data import DatasetInfo
-from nestlab.errors import UserError
 from nestlab.experiments.accuracy import claims, encoders, exactness, measuring
 from nestlab.experiments.accuracy.settings import ENCODERS, settings
 from nestlab.experiments.accuracy.training import sequence_options
+from nestlab.experiments.histories import needs_histories
 from nestlab.experiments.parts import Part
 from nestlab.experiments.placing import place
 from nestlab.experiments.tables import Said
@@ -32,7 +32,7 @@ class Study(TrainedOnce):
         "techniques": Part("What each technique changes of the ranking metrics, against the plain loop"),
         "exactness": Part("How far exact techniques are from the plain loop after the whole training"),
         "curves": Part("Training loss, and how far each technique's curve is from the plain loop's"),
-        "encoders": Part("Three encoders, trained plainly, and popularity; a dot a seed"),
+        "encoders": Part("Three encoders, trained plainly, and popularity"),
     }
     answering = claims.ANSWERING
     work = staticmethod(measuring.measure)
@@ -42,6 +42,7 @@ class Study(TrainedOnce):
         "nothing, and it answers no claim. For those take scale quick or paper."
     )
     smoke_notes = ("SMOKE: metrics mean nothing", "Smoke: metrics mean nothing.")
+    told_at_smoke = ("exactness", "curves")
 
     sequences: DatasetInfo | None = None
 
@@ -82,8 +83,7 @@ def accuracy(
     told = {"dataset": dataset, "model": model, "data_root": str(data_root), "seed": seed}
     chosen = settings(scale, **told, device=where, world_size=world_size)
     opened = data.open_dataset(chosen.dataset, chosen.data_root, rows=chosen.rows)
-    if not hasattr(opened, "sequences"):
-        raise UserError(f"accuracy: '{opened.info.id}' has no histories of users; take a KuaiRand data set")
+    needs_histories("accuracy", opened)
     sequences = opened.sequences(sequence_options(chosen, seed))
     params = {**asdict(chosen), "scale": scale, "backend": backend}
     run = results.start("accuracy", params, results_dir=results_dir, seed=seed)

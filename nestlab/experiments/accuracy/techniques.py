@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nestlab import plotting
 from nestlab.experiments.accuracy.settings import CONSISTENCY, METRICS
@@ -31,7 +32,7 @@ from nestlab.experiments.over_seeds import (
 from nestlab.experiments.tables import Said, answer
 from nestlab.results.intervals import of_mean
 
-_LINEAR = 1e-4  # of the symmetric logarithmic axis: one held-out sample of ten thousand
+_LEAST = 1e-4  # half of an axis where nothing differs: one held-out sample of ten thousand
 
 
 def digest(
@@ -109,11 +110,9 @@ def costs(apart: pd.DataFrame, metric: str) -> str:
     return f"Declared inexact, change of {metric}: {'; '.join(parts)}." if parts else ""
 
 
-def plot(frame: pd.DataFrame, title: str, metrics: Sequence[str] = CONSISTENCY, linear: float = _LINEAR) -> Figure:
-    """A row a case and dtype, a panel a metric: the difference to plain, a mark a seed and one for their mean.
-
-    `linear`: below it the symmetric logarithmic axis is linear.
-    """
+def plot(frame: pd.DataFrame, title: str, metrics: Sequence[str] = CONSISTENCY) -> Figure:
+    """A row a case and dtype, a panel a metric: the difference to plain, a mark a seed and one for their mean. Axes are
+    linear, so that what seems large is; where nothing at all differs a 0 stands."""
     apart = differences(frame, metrics)
     groups = list(apart.groupby(["case", "dtype"], sort=False))
     groups.sort(key=lambda each: _place(each[1]))
@@ -122,7 +121,7 @@ def plot(frame: pd.DataFrame, title: str, metrics: Sequence[str] = CONSISTENCY, 
         figure = plotting.new_figure(11.5, 1.7 + 0.33 * len(groups))
         panels = figure.subplots(1, len(metrics), sharey=True)
         for axes, metric in zip(panels, metrics, strict=True):
-            _panel(axes, groups, metric, spread(spreads[metric]), linear)
+            _panel(axes, groups, metric, spread(spreads[metric]))
         panels[0].set_yticks(range(len(groups)), [_label(*name) for name, _ in groups])
         panels[0].set_ylim(len(groups) - 0.5, -0.5)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -141,7 +140,7 @@ def _label(case: str, dtype: str) -> str:
     return f"{case}, {dtype}"
 
 
-def _panel(axes: Axes, groups: list, metric: str, sd: float, linear: float) -> None:
+def _panel(axes: Axes, groups: list, metric: str, sd: float) -> None:
     if np.isfinite(sd):
         axes.axvspan(-sd, sd, color=plotting.IDLE, zorder=0, label="± the plain loop's spread over seeds")
     axes.axvline(0, color=plotting.INK, linewidth=0.8)
@@ -159,24 +158,16 @@ def _panel(axes: Axes, groups: list, metric: str, sd: float, linear: float) -> N
         look = plotting.series_style(place)
         label = f"{name} (a mark a seed, a stroke their mean)" if place == 2 else name
         axes.scatter([], [], s=14, color=look["color"], marker=look["marker"], label=label)
-    axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
     most = max((abs(rows[metric]).max() for _, rows in groups), default=0)
-    edge = 10 ** np.ceil(np.log10(max(most, sd if np.isfinite(sd) else 0, 10 * linear)))
-    ticks = [10.0**k for k in range(round(np.log10(linear)), round(np.log10(edge)) + 1)]
-    axes.set_xlim(-1.3 * edge, 1.3 * edge)  # room for a mark that lies there
-    axes.set_xticks([*(-t for t in reversed(ticks)), 0, *ticks], _names(ticks))
+    edge = 1.15 * max(most, sd if np.isfinite(sd) else 0, _LEAST)  # room for a mark that lies there
+    axes.set_xlim(-edge, edge)
+    axes.xaxis.set_major_locator(MaxNLocator(4, symmetric=True))
     axes.tick_params(axis="x", labelsize=7)
     axes.grid(False, axis="y")
     axes.set_xlabel(f"Δ {metric}")
 
 
 _BOX = {"facecolor": plotting.PAPER, "edgecolor": "none", "pad": 0.5}
-
-
-def _names(ticks: list[float]) -> list[str]:
-    """Of the ticks on both sides of 0: every second one, from the outermost inwards, and none beside 0."""
-    texts = [f"{tick:g}" if (len(ticks) - i) % 2 and i > 0 else "" for i, tick in enumerate(ticks)]
-    return [*(text and f"−{text}" for text in reversed(texts)), "0", *texts]
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:

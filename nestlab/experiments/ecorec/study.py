@@ -45,6 +45,7 @@ class Study(PartsStudy):
     package = "nestlab.experiments.ecorec"
     parts = PARTS
     answering = claims.ANSWERING
+    told_at_smoke = ("redundancy", "orders", "largest", "checks")
 
     traces: dict[str, Trace] = field(default_factory=dict)
 

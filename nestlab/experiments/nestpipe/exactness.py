@@ -38,7 +38,7 @@ def joined(ablation: pd.DataFrame, float64: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """Bars on a logarithmic scale; where there is no difference at all, a 0."""
+    """Dots on a logarithmic scale; where there is no difference at all, a 0 at the left edge."""
     with plotting.style():
         figure = plotting.new_figure(9.5, 1.4 + 0.42 * len(frame))
         axes = figure.add_subplot()
@@ -47,15 +47,17 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         for number, (column, label) in enumerate(columns.items()):
             at = np.arange(len(frame)) + (number - 0.5) * 0.38
             values = frame[column].to_numpy(dtype=float)
-            axes.barh(at, np.where(values > 0, values, np.nan), 0.36, label=label, **plotting.bar_style(number))
+            look = plotting.series_style(number)
+            shown = np.where(values > 0, values, np.nan)
+            axes.scatter(shown, at, s=26, color=look["color"], marker=look["marker"], label=label, zorder=3)
             for y, value in zip(at, values, strict=True):
                 _mark(axes, y, value, least)
-        rows = np.arange(len(frame)) + 0.19  # of the float64 bars alone: float32 rounds far more coarsely
+        rows = np.arange(len(frame)) + 0.19  # of the float64 dots alone: float32 rounds far more coarsely
         label = "1e-10: less is rounding in float64"
         axes.vlines([ROUNDING] * len(rows), rows - 0.19, rows + 0.19, color=plotting.INK, linewidth=1.6, label=label)
         axes.set_yticks(range(len(frame)), frame["case"])
         axes.set(xscale="log", xlim=(least, 10), ylim=(len(frame) - 0.5, -0.5))
-        axes.set_xlabel("largest difference of any weight to plain")
+        axes.set_xlabel("largest difference of any weight to plain (logarithmic; 0: equal bits)")
         axes.grid(False, axis="y")
         axes.set_title(title)
         figure.legend(loc="outside lower center", ncols=3)
@@ -64,11 +66,11 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
 
 def _mark(axes, y: float, value: float, least: float) -> None:
     if np.isnan(value):
-        axes.text(least * 2, y, "not tried", va="center", fontsize=7)
+        axes.text(least * 2, y, "not trained in float64", va="center", fontsize=7)
     elif value == 0:
         axes.text(least * 2, y, "0", va="center", fontsize=8, fontweight="bold")
     else:
-        axes.text(value * 1.3, y, f"{value:.1e}", va="center", fontsize=7)
+        axes.text(value * 2.2, y, f"{value:.1e}", va="center", fontsize=7)
 
 
 def says(frame: pd.DataFrame) -> Said:

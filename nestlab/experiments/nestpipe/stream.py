@@ -77,15 +77,7 @@ def _of_rows(dataset: Dataset, settings: Settings, rank: int) -> Stream:
 
 
 def _of_sequences(dataset: Dataset, settings: Settings, rank: int) -> Stream:
-    """Samples are windows of users' histories, in the order of their ends.
-
-    Raises:
-        UserError: the data set has none.
-    """
-    if not hasattr(dataset, "sequences"):
-        raise UserError(
-            f"nestpipe: '{dataset.info.id}' has no histories for model={settings.model}; take a KuaiRand data set"
-        )
+    """Samples are windows of users' histories, in the order of their ends; the data set has histories."""
     options = SequenceOptions(history=settings.history, negatives=NEGATIVES, seed=settings.seed, windows="all")
     sequences = dataset.sequences(options)
     found = _found(sequences.batches, settings, f"the histories of {dataset.info.rows} rows")

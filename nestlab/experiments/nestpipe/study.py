@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from nestlab import data, results
 from nestlab.errors import UserError
+from nestlab.experiments.histories import needs_histories
 from nestlab.experiments.nestpipe import came_to, claims, exactness, measuring, restart, small, theirs, timelines
 from nestlab.experiments.nestpipe.measuring import Measured
 from nestlab.experiments.nestpipe.settings import POSITIONWISE, settings
@@ -49,6 +50,7 @@ class Study(TrainedOnce):
         "This is a smoke run: it shows that everything runs, answers no claim, and its times, shares of time and "
         "speed-ups mean nothing. For those take scale quick or paper."
     )
+    told_at_smoke = ("exactness", "clustering", "replicas", "restart")
 
     def about(self) -> Said:
         """What is trained on, and what may be concluded."""
@@ -114,15 +116,17 @@ def nestpipe(
     """Opens a run; what takes ranks is measured when it is first asked for.
 
     Raises:
-        UserError: an unknown scale, model, backend or data set, real data asked for by name but absent, or no device
-            for each rank.
+        UserError: an unknown scale, model, backend or data set, data without histories for a model that reads them,
+            real data asked for by name but absent, or no device for each rank.
     """
     where = place("nestpipe", device_name, backend, world_size)
     chosen = settings(
         scale, dataset=dataset, model=model, data_root=str(data_root), seed=seed, device=where, world_size=world_size
     )
-    info = data.open_dataset(chosen.dataset, chosen.data_root, rows=chosen.rows).info
+    opened = data.open_dataset(chosen.dataset, chosen.data_root, rows=chosen.rows)
+    if chosen.sequential:
+        needs_histories("nestpipe", opened, f"model={chosen.model}")
     params = {**asdict(chosen), "scale": scale, "backend": backend}
     run = results.start("nestpipe", params, results_dir=results_dir, seed=seed)
-    run.dataset(info)
-    return Study(chosen, info.title, run, scale)
+    run.dataset(opened.info)
+    return Study(chosen, opened.info.title, run, scale)

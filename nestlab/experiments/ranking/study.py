@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from nestlab import data, results
-from nestlab.errors import UserError
 from nestlab.experiments.answering import Answering
+from nestlab.experiments.histories import needs_histories
 from nestlab.experiments.parts import Part
 from nestlab.experiments.placing import place
 from nestlab.experiments.ranking import measuring
@@ -54,10 +54,6 @@ class Study(TrainedOnce):
         )
         return self.warned(text)
 
-    def says(self, part: str) -> Said:
-        """What a part's numbers come to, in words; nothing at smoke."""
-        return Said("A smoke run: nothing is concluded.") if self.smoke else super().says(part)
-
 
 def ranking(
     *,
@@ -80,8 +76,7 @@ def ranking(
     told = {"dataset": dataset, "data_root": str(data_root), "seed": seed}
     chosen = settings(scale, **told, device=where, world_size=world_size)
     opened = data.open_dataset(chosen.dataset, chosen.data_root, rows=chosen.rows)
-    if not hasattr(opened, "sequences"):
-        raise UserError(f"ranking: '{opened.info.id}' has no histories of users; take a KuaiRand data set")
+    needs_histories("ranking", opened)
     params = {**asdict(chosen), "scale": scale, "backend": backend, "models": list(MODELS), "techniques_of": MULTITASK}
     run = results.start("ranking", params, results_dir=results_dir, seed=seed)
     run.dataset(opened.info)

@@ -19,7 +19,6 @@ from nestlab.experiments.tables import Said
 
 # Largest difference of any weight after a whole training in float64 that other orders of sums may leave.
 TOLERANCE = 1e-9
-LINEAR = 1e-5  # of the symmetric logarithmic axes
 
 
 def digest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -73,7 +72,7 @@ def _rounding(exact: pd.DataFrame) -> str:
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
     """As the accuracy study's: a row a case and dtype, a panel a metric, the difference to plain of the same seed."""
-    return drawn.plot(frame, title, METRICS, LINEAR)
+    return drawn.plot(frame, title, METRICS)
 
 
 def key_figures(frame: pd.DataFrame) -> dict[str, float]:
