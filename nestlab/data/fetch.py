@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from nestlab import paths
 from nestlab.data.fetch_catalogue import Remote, chosen
+from nestlab.data.fetch_check import is_gz, recorded, sums
 from nestlab.data.fetch_http import Download, NotThere, Tries
 from nestlab.data.fetch_partial import Partial
 from nestlab.data.fetch_unpack import Limits, unpack, why_no_gz
@@ -121,14 +121,14 @@ class _Fetch:
             )
             if not there.exists():
                 return None
-            known = _recorded(self.record) or ""
-            if not known and there.suffix == ".gz" and not _is_gz(there):  # put there by hand, or by another program
+            known = recorded(self.record) or ""
+            if not known and there.suffix == ".gz" and not is_gz(there):  # put there by hand, or by another program
                 raise UserError(f"{there}: is there, but is no gzip file; remove it, and run this again")
             return Fetched(there, known, False)
         if not self.folder.is_dir() or not any(self.folder.iterdir()):
             return None
         if self.record.exists():
-            return Fetched(self.folder, _recorded(self.record) or "", False)
+            return Fetched(self.folder, recorded(self.record) or "", False)
         raise UserError(
             f"{self.folder} is there, but not from a finished fetch; move it away, or choose another --root"
         )
@@ -189,27 +189,27 @@ class _Fetch:
     def _checked(self, path: Path, partial: Partial | None) -> str:
         """Its sha256; renames a partial file that is right, removes one that is not."""
         self.tell(f"{self.remote.name}: checking")
-        md5, sha256 = _sums(path)
-        what = "it was removed; try again" if partial is not None else f"remove {path}, and try again"
-        if self.remote.md5 and md5 != self.remote.md5:
+        md5, sha256 = sums(path)
+        if why := self._fault(path, md5):
             if partial is not None:
                 partial.drop()
-            raise UserError(
-                f"{self.remote.name}: wrong checksum {md5}, expected {self.remote.md5}: {what}, or another --mirror"
-            )
+            what = "it was removed; try again" if partial is not None else f"remove {path}, and try again"
+            raise UserError(f"{self.remote.name}: {why}: {what}, or another --mirror")
         if not self.remote.md5:
-            if not self.unpacks and (why := why_no_gz(path, self.remote.name, self._limits(), self.tell)):
-                if partial is not None:
-                    partial.drop()
-                raise UserError(f"{self.remote.name}: {why}: {what}, or another --mirror")
             self._compare(path, sha256)
         if partial is not None:
             partial.finish()
         return sha256
 
+    def _fault(self, path: Path, md5: str) -> str | None:
+        """What is wrong with the bytes. Without a published checksum, a file that stays packed must at least unpack."""
+        if self.remote.md5:
+            return None if md5 == self.remote.md5 else f"wrong checksum {md5}, expected {self.remote.md5}"
+        return None if self.unpacks else why_no_gz(path, self.remote.name, self._limits(), self.tell)
+
     def _compare(self, path: Path, sha256: str) -> None:
         """With what came another time. The download stays: whether it or the earlier one is right is not known here."""
-        earlier = _recorded(self._earlier())
+        earlier = recorded(self._earlier())
         if earlier and earlier != sha256:
             raise UserError(
                 f"{self.remote.name}: wrong checksum {sha256}, expected {earlier}, that of an earlier fetch: "
@@ -257,26 +257,3 @@ class _Fetch:
     def _write_record(self, path: Path, sha256: str) -> None:
         """As the command `sha256sum` writes and checks it."""
         write_atomic(path, f"{sha256}  {self.remote.name}\n".encode())
-
-
-def _sums(path: Path) -> tuple[str, str]:
-    """(md5, sha256), in hexadecimal digits, of a file."""
-    sums = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            for each in sums:
-                each.update(piece)
-    return sums[0].hexdigest(), sums[1].hexdigest()
-
-
-def _is_gz(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(2) == b"\x1f\x8b"
-
-
-def _recorded(path: Path) -> str | None:
-    try:
-        words = path.read_text(encoding="utf-8").split()
-    except (OSError, ValueError):
-        return None
-    return words[0] if words and re.fullmatch("[0-9a-f]{64}", words[0]) else None

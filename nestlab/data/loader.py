@@ -12,18 +12,17 @@ import pyarrow as pa
 
 from nestlab.batch import Batch
 from nestlab.data.collate import Collate, Collator, array_of, deal, dense_log1p, jagged_columns
+from nestlab.data.gathering import Gatherer
 from nestlab.data.window_shuffle import Windows
 from nestlab.errors import UserError
 
 __all__ = [
     "Collate",
     "Collator",
-    "Gatherer",
     "Loader",
     "Position",
     "array_of",
     "dense_log1p",
-    "gather",
     "jagged_columns",
 ]
 
@@ -239,38 +238,3 @@ class Loader:
         size, start = self.samples_of(batch), batch * self.batch_size
         rank, world = self._rank, self._world_size
         return start + rank * size // world, start + (rank + 1) * size // world
-
-
-class Gatherer:
-    """Fetches scattered rows of a table."""
-
-    # Each chunk that a request touches costs a call a column; a request that touches more goes through the table.
-    _FEW_CHUNKS = 64
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-        self._chunks = table.to_batches()
-        self._ends = np.cumsum([len(chunk) for chunk in self._chunks], dtype=np.int64)
-
-    def __call__(self, rows_b: np.ndarray) -> pa.Table:
-        """The rows `rows_b` [B] int64, in that order, each column in one chunk."""
-        # Fetched in the order of storage, for the sake of the page cache, then put into the order asked for.
-        by_place = np.argsort(rows_b, kind="stable")
-        back = np.empty_like(by_place)
-        back[by_place] = np.arange(len(by_place))
-        return self._sorted(rows_b[by_place]).combine_chunks().take(pa.array(back))
-
-    def _sorted(self, rows_b: np.ndarray) -> pa.Table:
-        borders = np.searchsorted(rows_b, self._ends)
-        touched = np.flatnonzero(np.diff(borders, prepend=0))
-        if len(touched) > self._FEW_CHUNKS:
-            return self._table.take(pa.array(rows_b))
-        starts = np.concatenate([[0], borders])
-        firsts = np.concatenate([[0], self._ends])
-        parts = [self._chunks[c].take(pa.array(rows_b[starts[c] : borders[c]] - firsts[c])) for c in touched]
-        return pa.Table.from_batches(parts, self._table.schema)
-
-
-def gather(table: pa.Table, rows_b: np.ndarray) -> pa.Table:
-    """The rows `rows_b` [B] int64 of a table, in that order."""
-    return Gatherer(table)(rows_b)

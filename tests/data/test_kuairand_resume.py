@@ -14,6 +14,7 @@ import kuairand_oracle as oracle
 import pytest
 from killed_writes import Killed
 from kuairand_oracle import NOON, USER, event
+from test_kuairand_tables import VIDEO
 
 import nestlab.data as data
 from nestlab.data.columns import ColumnWriter
@@ -282,7 +283,7 @@ def test_a_full_disk_loses_nothing_and_a_lost_spool_does_not_end_in_a_loop(raw, 
 def test_a_repeated_key_s_table_killed_while_it_is_replaced(tmp_path, monkeypatch):
     """Broken on purpose: what a killed process left of the folder not removed."""
     oracle.write_log(tmp_path, oracle.made_rows(20))
-    oracle.write_users(tmp_path, [USER.format(user) for user in (0, 1, 1)])
+    oracle.write_videos(tmp_path, [VIDEO.format(video) for video in (0, 1, 1)])
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr("nestlab.data.table_reading.open_columns", Mock(side_effect=Killed))
         prepare(tmp_path, tmp_path / "prepared")
