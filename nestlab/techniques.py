@@ -178,6 +178,13 @@ class Techniques:
         rounded = "" if self.dense_precision != "bf16" else ", each micro-batch's gradients rounded to bf16"
         return REORDERED + rounded + self._beside()
 
+    def unlike_plain(self) -> str:
+        """The flags under which something else is learnt, or in another arithmetic, as `parse` takes them."""
+        inexact = [name for name, value, _ in INEXACT if getattr(self, name) == value]
+        default = Techniques()
+        dense = [name for name in ("dense_precision", "compile_dense") if getattr(self, name) != getattr(default, name)]
+        return ",".join(f"{name}={_text(getattr(self, name))}" for name in dict.fromkeys(inexact + dense))
+
     def _beside(self) -> str:
         """What else the plain loop has that exactness is claimed beside: the same arithmetic of the dense part."""
         precision = [] if self.dense_precision == "fp32" else [f"in {self.dense_precision}"]
@@ -477,7 +484,10 @@ def _value(name: str, text: str) -> Any:
         from difflib import get_close_matches
 
         near = get_close_matches(name, _HINTS, 1)
-        raise UserError(f"techniques: no flag '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        raise UserError(
+            f"techniques: no flag '{name}'"
+            + (f"; did you mean '{near[0]}'?" if near else "; nestlab techniques lists them")
+        )
     hint = _HINTS[name]
     if hint is bool:
         if text not in ("on", "off", "true", "false"):

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from nestlab.cli import bench, claims, data, doctor, results, run, techniques, trace, train
+from nestlab.cli.parsing import Parser
 from nestlab.errors import UserError, interrupted
 
 COMMANDS = (train, run, results, trace, claims, data, doctor, bench, techniques)
@@ -36,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="nestlab", description="Run, see and compare recommender training mechanisms.")
+    top = Parser(prog="nestlab", description="Run, see and compare recommender training mechanisms.")
     top.add_argument("--version", action=_Version, help="print the version and exit")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:

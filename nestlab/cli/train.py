@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 
+from nestlab.cli.parsing import positive
 from nestlab.errors import UserError
 from nestlab.launch.environment import tell_launcher
 
@@ -20,22 +22,23 @@ _DEFAULTS = """Each model has defaults of its own for what is not given; the run
 def add_parser(subparsers) -> None:
     parser = subparsers.add_parser("train", help="one training run", description=_DESCRIPTION, epilog=_DEFAULTS)
     add = parser.add_argument
+    number = partial(add, metavar="N", type=positive)
     add("--model", choices=MODELS, help="clicks, several actions, or the next item (hstu, fuxi, sasrec); default: dlrm")
     add("--dataset", metavar="NAME", help="default: criteo, or kuairand where the model reads histories of users")
     add("--data-root", metavar="DIR", default="datasets", help="where the data lies; default: datasets")
     add("--convention", metavar="NAME", help="Criteo: dlrm-log1p (default), dlrm, mlperf, x4_001 or criteo_x1")
-    add("--rows", metavar="N", type=int, help="use the first N rows only; with more than there are: all")
-    add("--batch-size", metavar="N", type=int, help="samples a step, over all ranks; ranks beyond N compute nothing")
-    add("--steps", metavar="N", type=int, dest="max_steps", help="train N batches, over as many epochs as it takes")
-    add("--epochs", metavar="N", type=int, help="passes over the training rows, where no --steps are given")
+    number("--rows", help="use the first N rows only; with more than there are: all")
+    number("--batch-size", help="samples a step, over all ranks; ranks beyond N compute nothing")
+    number("--steps", dest="max_steps", help="train N batches, over as many epochs as it takes")
+    number("--epochs", help="passes over the training rows, where no --steps are given")
     add("--lr", metavar="RATE", type=float, help="of the tables")
     add("--dense-lr", metavar="RATE", type=float, help="of the dense part")
     add("--clip-norm", metavar="NORM", type=float, help="scale gradients down to this norm; default: never")
     add("--optimizer", metavar="NAME", help="of the tables: sgd, adagrad, rowwise_adagrad or lazy_adam")
-    add("--dim", metavar="N", type=int, help="width of the embedding vectors")
-    add("--history", metavar="N", type=int, help="events of a user before a sample, at most; not of dlrm and dcnv2")
-    add("--negatives", metavar="N", type=int, help="items drawn against each window of events; of hstu, fuxi, sasrec")
-    add("--blocks", metavar="N", type=int, help="layers of the encoder; of hstu, fuxi, sasrec")
+    number("--dim", help="width of the embedding vectors")
+    number("--history", help="events of a user before a sample, at most; not of dlrm and dcnv2")
+    number("--negatives", help="items drawn against each window of events; of hstu, fuxi, sasrec")
+    number("--blocks", help="layers of the encoder; of hstu, fuxi, sasrec")
     add("--seed", metavar="N", type=int, default=0)
     add("--shuffle", choices=("full", "window"), default="full", help="all rows, or near ones only; default: full")
     add("--reorder", metavar="MODE", default="", help="order ids for tensor-train tables: communities, frequency, none")
@@ -46,8 +49,8 @@ def add_parser(subparsers) -> None:
     add("--timeout", metavar="SECONDS", type=float, help="how long a rank waits for another; default: 60")
     add("--device", metavar="NAME", default="auto")
     add("--checkpoint", metavar="DIR", help="save tables, weights and place there; a folder that all ranks see")
-    add("--checkpoint-every", metavar="N", type=int, help="steps from save to save; the end is saved too; default: 100")
-    add("--checkpoint-full-every", metavar="N", type=int, help="saves from one of all rows to the next; default: 10")
+    number("--checkpoint-every", help="steps from save to save; the end is saved too; default: 100")
+    number("--checkpoint-full-every", help="saves from one of all rows to the next; default: 10")
     add("--restart", action="store_true", help="go on from the checkpoint in DIR if there is one")
     add("--export", metavar="DIR", help="write the final tables and dense weights there, in canonical order")
     add("--results", metavar="DIR", help="default: results, here or in the project's folder")

@@ -24,6 +24,7 @@ from nestlab.errors import UserError
 
 if TYPE_CHECKING:
     from nestlab.data.reorder_map import IdMap
+    from nestlab.data.sequences import SequenceData, SequenceOptions
 
 # Rows a chunk of the Arrow copy, at most. Gathering scattered rows costs time for every chunk: with the library's own
 # 1,000, shuffled reading of two million rows takes twenty times as long.
@@ -125,6 +126,14 @@ class Dataset:
             limit=limit,
             data=self.info.fingerprint,
         )
+
+    def sequences(self, options: SequenceOptions | None = None) -> SequenceData:
+        """Users' histories as samples of their own, of data that have users.
+
+        Raises:
+            UserError: these have none.
+        """
+        raise UserError(f"sequences: '{self.info.id}' has no histories of users; take a KuaiRand data set")
 
     def reordered(self, id_map: IdMap) -> Self:
         """The same data, read with row numbers in place of the ids that `id_map` maps; see `nestlab.data.reorder`.

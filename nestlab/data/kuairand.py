@@ -31,7 +31,7 @@ from nestlab.data.kuairand_files import (
 )
 from nestlab.data.kuairand_prepare import ROLES, KuaiRandOptions, prepare_kuairand
 from nestlab.data.kuairand_synth_shape import SHAPES, Shape
-from nestlab.data.loader import Loader
+from nestlab.data.loader import Loader, check_order
 from nestlab.data.prepare import Prepared, PrepareOptions
 from nestlab.data.registry import Request, Source, register, register_family
 from nestlab.data.sequences import SequenceData, SequenceOptions
@@ -84,8 +84,9 @@ class KuaiRand(Dataset):
             order: shuffle, seed, drop_last, limit; see Loader.
 
         Raises:
-            UserError: an unknown split or label, a number out of range.
+            UserError: an unknown split, label or option, a number out of range.
         """
+        check_order(order, "batches", ("label", "history", "sequences"))
         collate = RankCollator(self.joiner, Events(self.prepared.folder), Reading(label, history, tuple(sequences)))
         return Loader(
             self.table, self._mapped(collate), self.rows(split), batch_size, data=self.info.fingerprint, **order

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,13 @@ __all__ = [
     "Loader",
     "Position",
     "array_of",
+    "check_order",
     "dense_log1p",
     "jagged_columns",
 ]
 
 SHUFFLES = ("full", "window")
+ORDER = ("shuffle", "seed", "drop_last", "limit")  # the options of a Loader that others hand on
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,18 @@ class _Place:
 
     def position(self, count: int) -> Position:
         return self.begin.after(self.done, count) if count else Position(self.begin.epoch + 1)
+
+
+def check_order(order: Mapping[str, object], call: str, own: tuple[str, ...] = ()) -> None:
+    """Of options that `call`, which has those of `own`, hands on to a Loader.
+
+    Raises:
+        UserError: one is none of ORDER.
+    """
+    if unknown := [name for name in order if name not in ORDER]:
+        near = get_close_matches(unknown[0], (*own, *ORDER), 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there is {', '.join((*own, *ORDER))}"
+        raise UserError(f"{call}: no option '{unknown[0]}'; {hint}")
 
 
 class Loader:

@@ -15,6 +15,6 @@ def needs_histories(experiment: str, dataset: Dataset, why: str = "") -> None:
     Raises:
         UserError: it has none; the remedy.
     """
-    if not hasattr(dataset, "sequences"):
+    if not hasattr(dataset, "sequence_features"):
         wants = f", which {why} reads" if why else ""
         raise UserError(f"{experiment}: '{dataset.info.id}' has no histories of users{wants}; take a KuaiRand data set")

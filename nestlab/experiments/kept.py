@@ -20,7 +20,9 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
     run.dataset(recipe.info)
     run.protocol(**recipe.protocol)
     print(recipe.info.title, flush=True)
+    passed = _baseline(recipe)
     history = recipe.fit(report=lambda line: print(line, flush=True))
+    print(_ending(history), flush=True)
     trace, metrics = recipe.trace(), _metrics(recipe, history)
     run.table("steps", history.steps_frame())
     run.table("evaluations", history.evaluations_frame())
@@ -32,7 +34,7 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
     write_chrome_trace(recipe.trace_of_all_ranks(trace), run.path / "trace.json.gz")
     memory = recipe.memory(trace)
     run.table("memory", memory)
-    run.summary(**_key_figures(history, trace), **totals(memory), **_tiers(recipe, run))
+    run.summary(**_key_figures(recipe, history, trace), **passed, **totals(memory), **_tiers(recipe, run))
     return history, metrics, trace
 
 
@@ -69,9 +71,25 @@ def _metrics(recipe: Recipe, history: History) -> pd.DataFrame:
     return metrics
 
 
-def _key_figures(history: History, trace: Trace) -> dict[str, float]:
-    final = history.evaluations[-1]
-    figures = {name: final[name] for name in history.shown}
+def _baseline(recipe: Recipe) -> dict[str, float]:
+    """Key figures; said before the first step, since a figure of a ranking means nothing without it."""
+    if (found := recipe.judge.baseline()) is None:
+        return {}
+    name, metrics = found
+    print(f"to pass: {name}: {recipe.judge.told(metrics)}", flush=True)
+    return {f"{name.replace(' ', '_')}.{each}": value for each, value in recipe.judge.figures(metrics).items()}
+
+
+def _ending(history: History) -> str:
+    """The last look beside the best, which is of another step where training went on for too long."""
+    last, best = history.metrics_frame().to_dict("records")
+    name = history.best
+    told = [f"{name} {row[name]:.4f} after step {row['step']}" for row in (last, best)]
+    return f"final {told[0]}; best {told[1].removeprefix(f'{name} ')}"
+
+
+def _key_figures(recipe: Recipe, history: History, trace: Trace) -> dict[str, float]:
+    figures = recipe.judge.figures(history.evaluations[-1])
     rate = history.samples / history.train_seconds
     timed = {"step_ms": summary(trace)["step_ms_median"]} if trace.events else {}  # nothing was left to train
     return {**figures, "samples_per_s": rate, **timed}

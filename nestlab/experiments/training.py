@@ -21,6 +21,9 @@ from nestlab.experiments.stopping import Stopping
 from nestlab.launch import environment
 from nestlab.launch.environment import tell_launcher
 from nestlab.training import History, Recipe, SaveOptions, TrainOptions, assemble, check_target, connect, export_model
+from nestlab.training.checkpoint import run_of
+from nestlab.training.continuing import check_start
+from nestlab.training.export import check_same
 from nestlab.training.options import check_data
 from nestlab.training.remarks import remarks
 
@@ -47,6 +50,7 @@ def train_from_options(options: dict[str, Any]) -> int:
     saves = _save_options(given)
     train_options = TrainOptions.of(**given)
     check_data(train_options)  # before ranks meet
+    check_start(saves, train_options)
     place = environment()
     rank, world_size = (0, 1) if place is None else (place.rank, place.world_size)
     with Stopping(rank, world_size) as stopping:
@@ -86,16 +90,26 @@ def _lead(
 ) -> None:
     """Rank 0, or a process on its own."""
     transport = stopping.transport
-    target = check_target(export) if export is not None else None
+    # Only a training that goes on replaces an export: its own, of before.
+    target = check_target(export, replace=saves is not None and saves.restart) if export is not None else None
     params = options.parameters | {"world_size": transport.mesh.world_size}
     stated = {"seed": options.seed, "how": options.how, "via": "command line"}
     with results.start("train", params, results_dir=results_dir, **stated) as run, _ended(run, stopping):
-        recipe = _watched(assemble(options, transport, saves, report=_say), stopping)
+        filed = None if saves is None else replace(saves, run=run.id)
+        recipe = _watched(assemble(options, transport, filed, report=_say), stopping)
+        description, (done, total) = _description(recipe), recipe.standing
+        if target is not None:
+            check_same(target, description)
         for line in remarks(recipe):
             _say(line)
         history, _, _ = train_and_keep(recipe, run)
+        trained_by = run.id if done < total else run_of(saves.folder)
         if target is not None:
-            _say(f"exported to {export_model(recipe.model, target, _description(recipe), transport)}")
+            _say(f"exported to {export_model(recipe.model, target, description, transport, trained_by)}")
+            run.export(target)
+        if done == total:  # beside the run that trained it another one would be a replicate of nothing
+            run.discard()
+            return
     if history.own_steps and history.train_seconds > 0:
         rate = history.samples / history.train_seconds
         _say(f"{history.samples:,} samples in {history.train_seconds:.1f} s: {rate:,.0f} samples/s")
@@ -198,7 +212,7 @@ def _say(line: str) -> None:
 def _description(recipe: Recipe) -> dict[str, Any]:
     """What the export says of itself: only what decides the result, so that equal results are equal bytes."""
     info, options = recipe.dataset.info, recipe.options
-    own = {} if options.model == "dlrm" else {name: getattr(options, name) for name in ("model", *options.own)}
+    own = {name: getattr(options, name) for name in ("model", *options.own)}
     if options.named_convention:
         own["convention"] = info.convention
     return {

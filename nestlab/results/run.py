@@ -102,6 +102,10 @@ class Run:
         if told:
             self._update({"how": ", ".join(told)})
 
+    def export(self, folder: str | Path) -> None:
+        """States where the trained model was written."""
+        self._update({"export": str(folder)})
+
     def finish(self, status: str = "ok", *, exception: str | None = None, exit_code: int | None = None) -> None:
         """Ends the run; the first end counts."""
         if status not in manifest.STATUSES or status == "running":

@@ -4,6 +4,7 @@ from nestlab.training.checkpoint import Checkpoints, State, Trained, restore, sa
 from nestlab.training.export import check_target, export_model
 from nestlab.training.fit import FitConfig, Saving, fit
 from nestlab.training.history import History
+from nestlab.training.loading import load_model
 from nestlab.training.looks import ClickJudge, Judge, Look, RetrievalJudge, TaskJudge
 from nestlab.training.metrics import binary_metrics, gauc, task_metrics
 from nestlab.training.options import SaveOptions, TrainOptions
@@ -36,6 +37,7 @@ __all__ = [
     "export_model",
     "fit",
     "gauc",
+    "load_model",
     "popularity_ranks",
     "rank_by_popularity",
     "ranks_of_targets",

@@ -68,11 +68,11 @@ class Checkpoints:
     """Where a training is saved, and how often.
 
     Args:
-        every: steps from one save to the next. Where batches are in flight, a save comes as many steps later as there
-            are: they are trained first.
+        every: steps from one save to the next. Before a save the pipeline runs empty.
         full_every: saves from one that holds all rows to the next; those between hold what changed since the one
             before. 1: each holds all.
         facts: what a continued run must agree in; see `restore`.
+        run: the run that is filed meanwhile, which `run_of` names; need be known to rank 0 alone.
     """
 
     folder: Path
@@ -80,6 +80,7 @@ class Checkpoints:
     every: int = 100
     full_every: int = FULL_EVERY
     facts: Facts = field(default_factory=dict)
+    run: str = ""
 
     def __post_init__(self) -> None:
         for name in ("every", "full_every"):
@@ -89,15 +90,20 @@ class Checkpoints:
     def save(self, state: State) -> dict[str, Any]:
         """As the function `save`; a row for the history."""
         started = time.perf_counter()
-        saved = save(self.folder, self.trained, state, self.facts, self.full_every)
+        saved = save(self.folder, self.trained, state, self.facts, self.full_every, self.run)
         told = {"step": state.history.step, "number": saved.number, "kind": saved.kind}
         return {**told, "seconds": time.perf_counter() - started, "bytes": saved.nbytes}
 
 
 def save(
-    folder: str | Path, trained: Trained, state: State, facts: Facts | None = None, full_every: int = FULL_EVERY
+    folder: str | Path,
+    trained: Trained,
+    state: State,
+    facts: Facts | None = None,
+    full_every: int = FULL_EVERY,
+    run: str = "",
 ) -> tables.Save:
-    """Saves between two steps; every rank calls it. The folder is one that all ranks see.
+    """Saves between two steps; every rank calls it. The folder is one that all ranks see. See `Checkpoints`.
 
     With replica groups the tables are those of the first one: right after a synchronisation they are everyone's.
 
@@ -122,6 +128,7 @@ def save(
             return ""
         shards = [tables.ShardFiles.from_json(part) for part in parts]
         tensors, content = _pack(trained, state, facts or {}, own_of_ranks)
+        content["run"] = run
         tensors |= {f"whole.{name}": value for name, value in whole.items()}
         beside = tables.write_beside(folder, shards[0].save.number, content, tensors)
         return json.dumps(asdict(tables.publish(folder, shards, beside)))
@@ -159,12 +166,28 @@ def step_of(folder: str | Path, transport: Transport | None = None) -> int | Non
     """
 
     def look() -> str:
-        manifest = tables.read_manifest(folder) if transport.mesh.rank == 0 else None
-        return "" if manifest is None else str(_content(manifest, folder)["step"])
+        content = content_of(folder) if transport.mesh.rank == 0 else None
+        return "" if content is None else str(content["step"])
 
     transport = transport or LocalTransport()
     found = together(transport, look)[0]
     return int(found) if found else None
+
+
+def content_of(folder: str | Path) -> dict[str, Any] | None:
+    """What the newest checkpoint in `folder` says of its training (`step`, `facts`, `run` …), as this process sees it;
+    None where there is none.
+
+    Raises:
+        UserError: the manifest is damaged, or it is of tables alone.
+    """
+    manifest = tables.read_manifest(folder)
+    return None if manifest is None else _content(manifest, folder)
+
+
+def run_of(folder: str | Path) -> str:
+    """The run that saved the newest checkpoint in `folder`; empty where it names none, or there is no checkpoint."""
+    return (content_of(folder) or {}).get("run", "")
 
 
 def restore(folder: str | Path, trained: Trained, facts: Facts | None = None, ever_since: Facts | None = None) -> State:
@@ -190,7 +213,7 @@ def restore(folder: str | Path, trained: Trained, facts: Facts | None = None, ev
     def read() -> str:
         manifest = require_manifest(folder)
         content = _content(manifest, folder)
-        _check_facts({**(ever_since or {}), **content["facts"]}, facts or {})
+        check_facts({**(ever_since or {}), **content["facts"]}, facts or {})
         tensors = tables.read_beside(folder, manifest.beside)
         dense = trained.model.dense
         dense_state.check_dense(dense, tensors)
@@ -298,8 +321,12 @@ def _told(value: object) -> object:
     return "none" if value == "" else value
 
 
-def _check_facts(saved: Facts, mine: Facts) -> None:
-    """In the order of this run's, which begin with what decides the others."""
+def check_facts(saved: Facts, mine: Facts) -> None:
+    """In the order of this run's, which begin with what decides the others.
+
+    Raises:
+        UserError: they differ in one that was saved.
+    """
     for name in dict.fromkeys([*mine, *saved]):
         if name in saved and saved[name] != mine.get(name):
             raise UserError(

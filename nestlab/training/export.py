@@ -3,7 +3,8 @@
 `tables.safetensors` holds, a table, `<table>.ids` [n] int64 ascending, `<table>.weight` [n, dim] and `<table>.state`
 [n, s], or of a tensor train its cores, `<table>.core.0` [p_0, width_0] and so on, with their states;
 `dense.safetensors` the dense part's parameters and buffers by name; `model.json` what they mean. Readable without
-NestLab.
+NestLab; `load_model` puts them into a model. Beside them `run.json` names the run that they are of, where there is one:
+the only file that differs between two runs that learnt the same.
 """
 
 from __future__ import annotations
@@ -26,20 +27,28 @@ from nestlab.training.whole_tables import gather_whole
 
 Tensors = dict[str, torch.Tensor]
 
+FORMAT = 1
 FILES = ("tables.safetensors", "dense.safetensors", "model.json")
+ORIGIN = "run.json"
 
 
-def check_target(folder: str | Path) -> Path:
+def check_target(folder: str | Path, *, replace: bool = True) -> Path:
     """Where an export will go, as an absolute path; to be asked before a long training.
 
+    Args:
+        replace: an earlier export may be there.
+
     Raises:
-        UserError: something other than an earlier export is there, or the place cannot be written.
+        UserError: something other than an earlier export is there, or one that is not to be replaced, or the place
+            cannot be written.
     """
     target = Path(folder).resolve()
     if target.exists() and not target.is_dir():
         raise UserError(f"export: '{folder}' is a file; name a new folder")
-    if target.is_dir() and (others := sorted(p.name for p in target.iterdir() if p.name not in FILES)):
+    if target.is_dir() and (others := sorted(p.name for p in target.iterdir() if p.name not in (*FILES, ORIGIN))):
         raise UserError(f"export: '{folder}' holds other things ({', '.join(others[:3])}); name a new or empty folder")
+    if not replace and (found := _described(target)) is not None:
+        raise UserError(f"export: '{folder}' holds {_told(target, found)}; name another folder, or remove it")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -49,11 +58,30 @@ def check_target(folder: str | Path) -> Path:
     return target
 
 
+def check_same(folder: str | Path, description: dict[str, Any]) -> None:
+    """Before a training that was continued replaces what it exported earlier.
+
+    Raises:
+        UserError: the export there is of another model, data or options than `description`.
+    """
+    found = _described(target := Path(folder))
+    if found is None:
+        return
+    mine = json.loads(json.dumps(description))
+    # An export of a DLRM did not name its model once.
+    differing = [name for name in mine if found.get(name, "dlrm" if name == "model" else None) != mine[name]]
+    if differing:
+        raise UserError(
+            f"export: '{folder}' holds {_told(target, found)}, of another {differing[0]}; name another folder"
+        )
+
+
 def export_model(
     model: RecModel,
     folder: str | Path,
     description: dict[str, Any] | None = None,
     transport: Transport | None = None,
+    run: str = "",
 ) -> Path | None:
     """Writes the files into `folder`; an earlier export there is replaced as a whole, never half new and half old.
 
@@ -63,6 +91,7 @@ def export_model(
 
     Args:
         description: anything JSON can hold that a reader should know; times and paths would break byte equality.
+        run: the run that trained it, for `run.json`; empty: none is named.
 
     Raises:
         UserError: see `check_target`.
@@ -76,6 +105,8 @@ def export_model(
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         _write(model, tables, scratch, description or {})
+        if run:
+            (scratch / ORIGIN).write_text(json.dumps({"run": run}) + "\n")
         _replace(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -87,7 +118,7 @@ def _write(model: RecModel, tables: Tensors, scratch: Path, description: dict[st
     dense = {name: tensor.detach().cpu().contiguous() for name, tensor in model.dense.state_dict().items()}
     save_file(dense, scratch / "dense.safetensors")
     shapes = {name: list(tensor.shape) for name, tensor in sorted({**tables, **dense}.items())}
-    text = json.dumps({"format": 1, **description, "shapes": shapes}, indent=1, sort_keys=True)
+    text = json.dumps({"format": FORMAT, **description, "shapes": shapes}, indent=1, sort_keys=True)
     (scratch / "model.json").write_text(text + "\n")
 
 
@@ -103,6 +134,22 @@ def _tables(model: RecModel, transport: Transport) -> Tensors:
             order = torch.argsort(found["ids"])  # each shard's ids are ascending, and none is in two of them
             tensors |= {f"{table.name}.{name}": values[order].contiguous() for name, values in found.items()}
     return tensors
+
+
+def _described(folder: Path) -> dict[str, Any] | None:
+    """What the export there says of itself; None: there is none that says anything."""
+    try:
+        return json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _told(folder: Path, found: dict[str, Any]) -> str:
+    try:
+        of = f" of run {json.loads((folder / ORIGIN).read_text(encoding='utf-8'))['run']}"
+    except (OSError, ValueError, KeyError):
+        of = f" of a {found['model']}" if "model" in found else ""
+    return f"an exported model{of}"
 
 
 def _replace(scratch: Path, folder: Path) -> None:

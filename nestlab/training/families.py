@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from torch import nn
 
 from nestlab import data
@@ -24,6 +25,7 @@ from nestlab.training.retrieval import HELDOUT, RankingProtocol
 from nestlab.training.tables import as_trains, tables_of, trains_of
 
 CLICKS_A_LOOK, WINDOWS_A_LOOK = 2048, 512  # samples of a held-out batch, at least; no figure depends on it
+USER = "user_id"
 # As the accuracy study has it: an item that a user has seen hardly ever comes again in these logs.
 RANKING_PROTOCOL = RankingProtocol(leave_out_seen=True)
 
@@ -38,6 +40,7 @@ class Material:
         judge: of held-out data, with this rank's slice.
         tables, dense: the two parts of the model.
         protocol: what two runs must agree in, beside the data, before their figures are compared.
+        heldout: how many samples are held out, and which.
     """
 
     info: DatasetInfo
@@ -46,6 +49,7 @@ class Material:
     tables: list[TableConfig]
     dense: nn.Module
     protocol: Mapping[str, str | int]
+    heldout: str
 
 
 def open_data(options: TrainOptions) -> Dataset:
@@ -79,7 +83,8 @@ def _clicks(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
     if options.model == "dlrm":
         return _dlrm(options, dataset, mesh)
     train, heldout, tables, dense = _ranking(options, dataset)
-    return Material(dataset.info, train, ClickJudge(_own(heldout, mesh)), tables, dense, {})
+    judge = ClickJudge(_own(heldout, mesh), _users(dataset))
+    return Material(dataset.info, train, judge, tables, dense, *_of_rows(dataset))
 
 
 def _dlrm(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
@@ -88,15 +93,14 @@ def _dlrm(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
     heldout = dataset.batches(HELDOUT, max(options.batch_size, CLICKS_A_LOOK))
     tables = tables_of(dataset, options.dim, Techniques.parse(options.techniques))
     dense = DLRM(len(dataset.dense_names), dataset.features, options.dim, seed=options.seed)
-    return Material(dataset.info, train, ClickJudge(_own(heldout, mesh)), tables, dense, {})
+    judge = ClickJudge(_own(heldout, mesh), _users(dataset))
+    return Material(dataset.info, train, judge, tables, dense, *_of_rows(dataset))
 
 
 def _tasks(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
     train, heldout, tables, dense = _ranking(options, dataset)
-    first, end = dataset.rows(HELDOUT)
-    users = array_of(dataset.table.slice(first, end - first), "user_id").to_numpy()
-    protocol = {"tasks": ", ".join(TASKS), "groups": "user_id"}
-    return Material(dataset.info, train, TaskJudge(_own(heldout, mesh), TASKS, users), tables, dense, protocol)
+    judge = TaskJudge(_own(heldout, mesh), TASKS, _users(dataset))
+    return Material(dataset.info, train, judge, tables, dense, *_of_rows(dataset))
 
 
 def _ranking(options: TrainOptions, dataset: Dataset) -> tuple[Loader, Loader, list[TableConfig], nn.Module]:
@@ -120,7 +124,25 @@ def _retrieval(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
     tables = as_trains(sequence_tables(options.dim), known, flags)
     dense = sequence_model(options.model, sequences, Size(options.dim, options.blocks, seed=options.seed)).dense
     protocol = judge.protocol.facts | {"split": "time", "heldout": sequences.samples(HELDOUT)}
-    return Material(sequences.info, train, judge, tables, dense, protocol)
+    heldout = f"{sequences.samples(HELDOUT):,} windows, those whose next event is after the border in time"
+    return Material(sequences.info, train, judge, tables, dense, protocol, heldout)
+
+
+def _users(dataset: Dataset) -> np.ndarray | None:
+    """[n] int64: whose each held-out row is; None where the data have no users."""
+    if USER not in dataset.table.column_names:
+        return None
+    first, end = dataset.rows(HELDOUT)
+    return array_of(dataset.table.slice(first, end - first), USER).to_numpy()
+
+
+def _of_rows(dataset: Dataset) -> tuple[dict[str, str | int], str]:
+    """Protocol and words for rows of which the last are held out. One protocol for models of clicks and of several
+    actions, whose figures of clicks compare; what has no users needs none beside the data."""
+    first, end = dataset.rows(HELDOUT)
+    grouped = {"split": "last rows", "heldout": end - first, "groups": USER}
+    told = f"{end - first:,} rows, the last {1 - first / max(end, 1):.0%} of them"
+    return grouped if USER in dataset.table.column_names else {}, told
 
 
 def _own(batches: Loader, mesh: Mesh) -> Loader:

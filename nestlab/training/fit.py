@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -45,8 +45,9 @@ class FitConfig:
     evaluations: int = 4
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.evaluations < 1 or (self.max_steps is not None and self.max_steps < 1):
-            raise UserError("fit: epochs, evaluations and max_steps must be at least 1")
+        for name in ("epochs", "evaluations", "max_steps"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UserError(f"fit: {name}={value}: it must be at least 1")
 
     def steps(self, batches: int) -> int:
         """Steps in all, for a training split of so many batches."""
@@ -92,7 +93,10 @@ def fit(
     report: Report = lambda line: None,
     saving: Saving | None = None,
 ) -> History:
-    """Trains and evaluates; evaluation drains the pipeline and changes nothing that training sees.
+    """Trains and evaluates; evaluation changes nothing that training sees.
+
+    Looks and saves come after the same steps under every schedule: what looks ahead is given batches up to there alone,
+    so that nothing is in flight then.
 
     With several ranks every rank calls it, each with its own slices; the curve is the same on all. Time spent in
     evaluations and saves does not count in `train_seconds`.
@@ -112,7 +116,7 @@ def fit(
     judge = heldout if isinstance(heldout, Judge) else ClickJudge(heldout)
     loop = _Loop(pipeline, train, judge, config, report, saving)
     while loop.step < loop.total:
-        loop.epoch(islice(iter(train), loop.total - loop.step))
+        loop.epoch(iter(train))
     return loop.end()
 
 
@@ -145,13 +149,18 @@ class _Loop:
     def step(self) -> int:
         return self.history.step
 
-    def epoch(self, batches: Iterable[Batch]) -> None:
-        before = self.step
-        for output in self.pipeline.run(batches):
-            self._add(output)
-            if self._look_is_due() or self._save_is_due():
-                self._pause()
-        if self.step == before:
+    def epoch(self, batches: Iterator[Batch]) -> None:
+        """What is left of one, in passes of the pipeline, each up to the next look or save."""
+        began, done = self.step, self.position.batch if isinstance(self.train, data.Loader) else 0
+        end = min(began + len(self.train) - done, self.total)
+        while self.step < end:
+            stop = min(self._next_pause(), end)
+            for output in self.pipeline.run(islice(batches, stop - self.step)):
+                self._add(output)
+            if self.step < stop:  # there were fewer than it says
+                break
+            self._pause()
+        if self.step == began:
             raise UserError(f"fit: the training split says that it has {len(self.train)} batches, and gives none")
 
     def end(self) -> History:
@@ -196,10 +205,12 @@ class _Loop:
         every = self.checkpoints.every
         return self.step // every > self._saved_at // every or self.step >= self.total
 
+    def _next_pause(self) -> int:
+        """The step after which there is something else to do."""
+        every = self.checkpoints.every if self.checkpoints is not None else self.total
+        return min((self._saved_at // every + 1) * every, self.total, *self.looks[:1])
+
     def _pause(self) -> None:
-        """Nothing is in flight then. What is trained on the way there may bring another look or save."""
-        for output in self.pipeline.drain():
-            self._add(output)
         self._count_seconds()
         started = time.perf_counter()
         if self._look_is_due():
@@ -223,11 +234,13 @@ class _Loop:
         self.history.last_look = look.outputs
         self._add_look({"step": self.step, **look.metrics})
         recent = np.mean([loss for _, loss, _ in self.history.losses[-20:]])
-        shown = ", ".join(f"{name} {look.metrics[name]:.4f}" for name in self.judge.shown)
-        self.report(f"step {self.step}: train loss {recent:.4f}; held out: {shown}")
+        self.report(f"step {self.step}: train loss {recent:.4f}; held out: {self.judge.told(look.metrics)}")
 
     def _add_look(self, row: dict[str, float]) -> None:
+        """A curve that a version saved which had fewer metrics goes on, without them so far."""
         looks = self.history.evaluations
+        if looks and looks[0].keys() < row.keys():
+            looks[:] = [{name: look.get(name, math.nan) for name in row} for look in looks]
         if looks and looks[0].keys() != row.keys():
             before, now = (", ".join(name for name in each if name != "step") for each in (looks[0], row))
             raise UserError(f"fit: the curve so far has {before}, and this look {now}; judge by what it was judged by")

@@ -7,15 +7,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from nestlab.batch import Batch
 from nestlab.pipeline import Pipeline
-from nestlab.training.metrics import binary_metrics, task_metrics
-from nestlab.training.retrieval import HELDOUT, RankingProtocol, SequenceData, evaluate_retrieval
+from nestlab.training.metrics import binary_metrics, gauc, task_metrics
+from nestlab.training.retrieval import (
+    HELDOUT,
+    RankingProtocol,
+    SequenceData,
+    evaluate_retrieval,
+    rank_by_popularity,
+)
+
+CLICK = "is_click"  # the task that models of clicks alone have
+OF_CLICKS = ("auc", "gauc", "log_loss", "ne")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +52,42 @@ class Judge(ABC):
     def look(self, pipeline: Pipeline) -> Look:
         """Every rank calls it at the same steps."""
 
+    def told(self, metrics: Mapping[str, float]) -> str:
+        """A look in few words."""
+        return ", ".join(f"{name} {metrics[name]:.4f}" for name in self.shown)
+
+    def figures(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """What of a look becomes a run's key figures; one name means one thing, whatever the judge."""
+        return {name: metrics[name] for name in self.shown}
+
+    def baseline(self) -> tuple[str, dict[str, float]] | None:
+        """What a model has to pass that nothing was learnt for: its name, and the metrics of a look, as many as it has.
+
+        None: the metrics have a zero of their own (an AUC of a half, a normalised entropy of one)."""
+        return None
+
 
 @dataclass(frozen=True)
 class ClickJudge(Judge):
-    """Predictions [n] against labels of 0 and 1: `binary_metrics`.
+    """Predictions [n] against labels of 0 and 1: `binary_metrics`, and `gauc` where there are groups.
 
     Args:
         batches: this rank's slice.
+        groups: [n], of all held-out samples in their order, such as user ids; None: no `gauc`.
     """
 
     batches: Iterable[Batch]
-    shown: ClassVar[tuple[str, ...]] = ("auc", "log_loss", "ne")
+    groups: np.ndarray | None = None
     best: ClassVar[str] = "auc"
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        return tuple(name for name in OF_CLICKS if name != "gauc" or self.groups is not None)
 
     def look(self, pipeline: Pipeline) -> Look:
         labels, predictions = pipeline.evaluate(self.batches)
-        return Look(binary_metrics(labels, predictions), (labels, predictions))
+        grouped = {} if self.groups is None else gauc(labels, predictions, self.groups)
+        return Look(binary_metrics(labels, predictions) | grouped, (labels, predictions))
 
 
 @dataclass(frozen=True)
@@ -79,6 +108,15 @@ class TaskJudge(Judge):
     @property
     def shown(self) -> tuple[str, ...]:
         return ("mean_auc", *(f"{name}.auc" for name in list(self.tasks)[:3]))
+
+    def told(self, metrics: Mapping[str, float]) -> str:
+        first, *others = super().told(metrics).split(", ")
+        return ", ".join([f"{first} of {metrics['mean_auc_tasks']:.0f} tasks", *others])
+
+    def figures(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """With those of a click under the names that `ClickJudge` gives them."""
+        click = {name: metrics[f"{CLICK}.{name}"] for name in OF_CLICKS if f"{CLICK}.{name}" in metrics}
+        return super().figures(metrics) | {"mean_auc_tasks": metrics["mean_auc_tasks"]} | click
 
     def look(self, pipeline: Pipeline) -> Look:
         labels, predictions = pipeline.evaluate(self.batches)
@@ -107,6 +145,11 @@ class RetrievalJudge(Judge):
     @property
     def best(self) -> str:
         return f"{self.protocol.prefix}NDCG@{self.protocol.ks[0]}"
+
+    def baseline(self) -> tuple[str, dict[str, float]]:
+        """The items by how often they are met in training, ranked by the same protocol."""
+        full = replace(self.protocol, sampled=0)
+        return "most popular", rank_by_popularity(self.data, self.split, full).metrics
 
     def look(self, pipeline: Pipeline) -> Look:
         found = evaluate_retrieval(pipeline, self.data, self.split, self.batch_size, self.protocol, table=self.table)

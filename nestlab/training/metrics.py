@@ -21,7 +21,12 @@ def binary_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, flo
     Args:
         labels: [n] of 0 and 1.
         predictions: [n] probabilities.
+
+    Raises:
+        UserError: lengths differ.
     """
+    if len(labels) != len(predictions):
+        raise UserError(f"metrics: {len(labels)} labels, {len(predictions)} predictions; give one of each a sample")
     if len(labels) == 0:
         return dict.fromkeys(("auc", "log_loss", "ne", "label_rate", "mean_prediction"), float("nan"))
     # Late: they take longer to import than all of NestLab, and many a process trains without a look at held-out data.
@@ -79,7 +84,7 @@ def task_metrics(
     masks: np.ndarray, predictions: np.ndarray, tasks: Mapping[str, int], groups: np.ndarray | None = None
 ) -> dict[str, float]:
     """`binary_metrics` of each task as `<task>.auc` …, with `groups` its `gauc` too; `mean_auc` over tasks that have
-    one.
+    one, and `mean_auc_tasks`, how many these are.
 
     Args:
         masks: [n] whole numbers (float32 holds them up to 2^24): a sample's labels, a bit a task.
@@ -108,7 +113,7 @@ def task_metrics(
             metrics |= gauc(labels, own, groups)
         found |= {f"{name}.{metric}": value for metric, value in metrics.items()}
     aucs = [found[f"{name}.auc"] for name in tasks if not np.isnan(found[f"{name}.auc"])]
-    return found | {"mean_auc": float(np.mean(aucs)) if aucs else float("nan")}
+    return found | {"mean_auc": float(np.mean(aucs)) if aucs else float("nan"), "mean_auc_tasks": float(len(aucs))}
 
 
 def _mean_places(group: np.ndarray, predictions: np.ndarray) -> np.ndarray:

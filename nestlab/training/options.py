@@ -99,6 +99,9 @@ class TrainOptions:
         for name in ("batch_size", "epochs", "evaluations", "dim", *self.own):
             if getattr(self, name) < 1:
                 raise UserError(f"train: {name}={getattr(self, name)}: it must be at least 1")
+        for name in ("max_steps", "rows"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UserError(f"train: {name}={value}: it must be at least 1, or left out")
         if self.executor not in EXECUTORS:
             raise UserError(f"train: executor={self.executor}: it must be one of {', '.join(EXECUTORS)}")
         if self.shuffle not in SHUFFLES:
@@ -155,12 +158,14 @@ class SaveOptions:
         folder: one that all ranks see.
         every, full_every: see `Checkpoints`.
         restart: go on from the checkpoint in `folder` if there is one.
+        run: the run that is filed meanwhile.
     """
 
     folder: Path
     every: int = 100
     full_every: int = FULL_EVERY
     restart: bool = False
+    run: str = ""
 
     def __post_init__(self) -> None:
         for name in ("every", "full_every"):

@@ -43,6 +43,7 @@ class Recipe:
         train: this rank's slices.
         judge: of held-out data.
         protocol: how the judge's figures are taken, for `Run.protocol`.
+        heldout: how many samples are held out, and which.
     """
 
     options: TrainOptions
@@ -55,9 +56,16 @@ class Recipe:
     transport: Transport = field(default_factory=LocalTransport)
     saving: Saving = field(default_factory=Saving)
     protocol: Mapping[str, str | int] = field(default_factory=dict)
+    heldout: str = ""
 
     def fit(self, report: Report = lambda line: None) -> History:
         return fit(self.pipeline, self.train, self.judge, self.options.fit, report, self.saving)
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """Steps trained, and steps in all."""
+        done = self.saving.history.step if self.saving.history else 0
+        return done, self.options.fit.steps(len(self.train))
 
     def trace(self) -> Trace:
         """This rank's."""
@@ -163,7 +171,7 @@ def _assemble(options: TrainOptions, transport: Transport, saves: SaveOptions | 
     )
     train = made.train.slice(mesh.rank, mesh.world_size)
     parts = (dataset, made.info, train, made.judge, model, pipeline, transport, saved)
-    return Recipe(options, *parts, protocol=made.protocol)
+    return Recipe(options, *parts, protocol=made.protocol, heldout=made.heldout)
 
 
 def _executor(options: TrainOptions, techniques: Techniques) -> Inline | Lanes | Shuffled:

@@ -212,5 +212,27 @@ def test_train_options_reach_training_under_its_own_names(monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["train", "--steps", "0"], "train: --steps: 0: give a whole number of 1 or more; see nestlab train --help"),
+        (["train", "--rows", "-5"], "train: --rows: -5: give a whole number of 1 or more"),
+        (["train", "--history", "0"], "train: --history: 0: give a whole number of 1 or more"),
+        (["train", "--batch-size", "many"], "train: --batch-size: many: give a whole number of 1 or more"),
+        (["train", "--model", "bert"], "train: --model: invalid choice: 'bert' (choose from 'dlrm', 'dcnv2', "),
+        (["train", "--frobnicate"], "train: no option '--frobnicate'; see nestlab train --help"),
+        (["train", "--optimiser=sgd"], "train: no option '--optimiser'; did you mean '--optimizer'?"),
+        (["results", "list", "all"], "results list: 'all' is one argument too many; see nestlab results list --help"),
+        ([], "the following arguments are required: COMMAND; see nestlab --help"),
+    ],
+    ids=["steps", "rows", "history", "word", "model", "unknown", "near", "too many", "nothing"],
+)
+def test_a_slip_is_told_in_one_line(given, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(given)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.startswith(f"nestlab: error: {told}") and error.count("\n") == 1
+
+
 def test_columns_are_aligned():
     assert aligned([["a", "b"], ["long", "c"]]) == "a     b\nlong  c"

@@ -102,6 +102,8 @@ def test_a_data_set_without_histories_is_refused(criteo, name):
     for make in (lambda: ranking_model(name, criteo), lambda: ranking_batches(name, criteo, "train", 8)):
         with pytest.raises(UserError, match=f"'{name}': 'criteo-synth' has no histories of users; take a KuaiRand"):
             make()
+    with pytest.raises(UserError, match="sequences: 'criteo-synth' has no histories of users; take a KuaiRand"):
+        criteo.sequences()
 
 
 def test_what_makes_no_sense_is_refused(kuairand):
@@ -113,3 +115,14 @@ def test_what_makes_no_sense_is_refused(kuairand):
         model = ranking_model("multitask_hstu", kuairand, dim=4, history=3)
         loader = ranking_batches("multitask_hstu", kuairand, "train", 32, history=HELD)
         pipeline_of(model).evaluate(list(loader))
+    with pytest.raises(UserError, match="ranking_batches: no option 'shufle'; did you mean 'shuffle'"):
+        ranking_batches("din", kuairand, "train", 8, shufle=True)
+    with pytest.raises(UserError, match="batches: no option 'lable'; did you mean 'label'"):
+        kuairand.batches("train", 8, lable="is_like")
+
+
+def test_attention_takes_any_number_of_events(kuairand):
+    """It has no place of an event: a longer history than the model was asked for is the longer one's sum."""
+    loader = list(ranking_batches("din", kuairand, "train", 32, history=HELD))
+    short, fitting = (ranking_model("din", kuairand, dim=4, history=n) for n in (1, HELD))
+    assert (pipeline_of(short).evaluate(loader)[1] == pipeline_of(fitting).evaluate(loader)[1]).all()

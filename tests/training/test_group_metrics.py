@@ -62,6 +62,8 @@ def test_gauc_against_torchmetrics():
 def test_a_sample_out_of_order_or_not_finite_is_refused():
     with pytest.raises(UserError, match="2 labels, 2 predictions, 3 groups"):
         gauc(np.zeros(2), np.zeros(2), np.zeros(3))
+    with pytest.raises(UserError, match="3 labels, 2 predictions; give one of each a sample"):
+        binary_metrics(np.zeros(3), np.zeros(2))
     with pytest.raises(UserError, match="not finite"):
         gauc(np.zeros(2), np.array([0.1, np.nan]), np.zeros(2))
 
@@ -91,7 +93,8 @@ def test_names_are_the_same_with_and_without_samples():
     """A history has one set of columns, whatever the look."""
     nothing = task_metrics(np.zeros(0), np.zeros(0, np.float32), TASKS)
     some = task_metrics(np.array([3.0, 0.0]), np.full((2, 3), 0.5), TASKS)
-    assert list(nothing) == list(some) and all(math.isnan(value) for value in nothing.values())
+    assert list(nothing) == list(some) and nothing.pop("mean_auc_tasks") == 0
+    assert all(math.isnan(value) for value in nothing.values())
     assert list(some)[:5] == [f"click.{name}" for name in binary_metrics(np.ones(1), np.ones(1))]
 
 

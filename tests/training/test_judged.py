@@ -99,6 +99,18 @@ def test_another_judge_does_not_go_on_with_a_curve():
         fit_sequences(bench.pipeline, data, other, saving=Saving(history=history))
 
 
+def test_a_curve_of_fewer_metrics_goes_on():
+    """A version that had fewer saved it; what it did not measure is no number. Broken on purpose: refused."""
+    bench, data, history = Bench(), chains(), History()
+    fit_sequences(bench.pipeline, data, OPTIONS, saving=Saving(history=history))
+    for look in history.evaluations:
+        del look["NDCG@3"]
+    longer = SequenceFit(4, batch_size=16, look_size=16, protocol=PROTOCOL)
+    looks = fit_sequences(bench.pipeline, data, longer, saving=Saving(history=history)).evaluations_frame()
+    assert looks.columns.tolist() == ["step", "HR@3", "NDCG@3", "MRR"] and looks["HR@3"].notna().all()
+    assert looks["NDCG@3"].isna().tolist() == [True] * 3 + [False]
+
+
 def test_looks_between_epochs():
     history = fit_sequences(Bench().pipeline, chains(), SequenceFit(1, looks=2, batch_size=16, protocol=PROTOCOL))
     assert [look["step"] for look in history.evaluations] == [2, 4]
@@ -154,7 +166,7 @@ def test_several_tasks():
     last = history.evaluations[-1]
     assert last["click.auc"] == last["like.auc"] == last["mean_auc"] == 1.0
     assert last["like.gauc"] == 1.0 and np.isnan(last["click.gauc"])  # a group has odd ids only, or even ones
-    assert "mean_auc 1.0000, click.auc 1.0000, like.auc 1.0000" in lines[-1]
+    assert "mean_auc 1.0000 of 2 tasks, click.auc 1.0000, like.auc 1.0000" in lines[-1]
     assert history.metrics_frame()["which"][1] == "best mean_auc" and history.last_look[1].shape == (128, 2)
 
 

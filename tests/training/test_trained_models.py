@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from matplotlib.figure import Figure
 
 from nestlab import cli, results
 from nestlab.cli import train as command
-from nestlab.data.sequences import SequenceOptions
+from nestlab.data.sequences import SequenceData, SequenceOptions
 from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport, Transport
 from nestlab.experiments.accuracy.settings import Settings
@@ -24,11 +26,14 @@ from nestlab.models.ranking.building import RANKING
 from nestlab.models.sequence import ENCODERS
 from nestlab.techniques import Techniques
 from nestlab.training import History, SaveOptions, TrainOptions, assemble, recipe
+from nestlab.training.checkpoint import check_facts
 from nestlab.training.choices import MODELS, OWN, taking
 from nestlab.training.continuing import facts_of
+from nestlab.training.families import open_data
 from nestlab.training.looks import ClickJudge, RetrievalJudge, TaskJudge
 from nestlab.training.options import check_data
 from nestlab.training.plots import plot_curve
+from nestlab.training.retrieval import RankingProtocol, rank_by_popularity
 
 SMALL = {"rows": 2_500, "batch_size": 64, "dim": 8, "evaluations": 1, "device": "cpu", "dataset": "kuairand-synth"}
 NEXT_ITEM = {**SMALL, "history": 12, "negatives": 8, "blocks": 1, "max_steps": 8}
@@ -150,7 +155,14 @@ def test_each_family_has_its_judge(model, judge):
     assert np.isfinite(losses(history)).all()
     figure = plot_curve(history, {"dataset": made.info.title, "how": "measured"})
     assert isinstance(figure, Figure) and len(figure.axes) == {ClickJudge: 3, TaskJudge: 3, RetrievalJudge: 4}[judge]
+    if judge is not RetrievalJudge:  # one protocol, and one name for one thing: a click's figures compare
+        assert made.protocol == {"split": "last rows", "heldout": 500, "groups": "user_id"}
+        assert {"auc", "gauc", "log_loss", "ne"} <= set(made.judge.figures(history.evaluations[-1]))
+        assert "500 rows, the last 20% of them" in made.heldout
     if judge is TaskJudge:
+        figures = made.judge.figures(history.evaluations[-1])
+        assert figures["auc"] == history.evaluations[-1]["is_click.auc"]
+        assert 1 <= figures["mean_auc_tasks"] <= len(made.judge.tasks)
         assert "is_click.gauc" in history.evaluations[-1]
         users = made.dataset.table.column("user_id").to_numpy()[2_000:]
         assert (made.judge.groups == users).all() and len(history.last_look[0]) == len(users)
@@ -291,6 +303,22 @@ def test_a_fact_that_no_checkpoint_named_had_the_default_of_then(change, refused
         trained(later, saves=saves)
 
 
+def test_a_training_goes_on_with_what_it_learnt_from_and_how():
+    """Timing may change. Broken on purpose: the fingerprint left empty; flags of the dense part left out."""
+    options = TrainOptions(**SMALL)
+    dataset = SimpleNamespace(info=open_data(options).info, id_map=None)
+    saved = facts_of(options, dataset)
+    for flags in ("micro_batches=2", "device_tier=dual_buffer,pipeline_depth=3"):
+        check_facts(saved, facts_of(replace(options, techniques=flags), dataset))
+    others = {"staleness=1,pipeline_depth=2": "staleness=1", "dense_precision=bf16": "dense_precision=bf16"}
+    for flags, told in others.items():
+        with pytest.raises(UserError, match=f"trained with inexact=none, and this run has inexact={told};"):
+            check_facts(saved, facts_of(replace(options, techniques=flags), dataset))
+    dataset.info = replace(dataset.info, fingerprint="another")
+    with pytest.raises(UserError, match=r"trained with data_fingerprint=.*, and this run has data_fingerprint=another"):
+        check_facts(saved, facts_of(options, dataset))
+
+
 # Run folders.
 
 
@@ -310,6 +338,12 @@ def test_runs_under_two_conventions_do_not_compare_and_the_default_needs_no_name
     assert "do not compare: their data's convention differs" in capsys.readouterr().err
 
 
+def first_data() -> SequenceData:
+    options = TrainOptions.of("hstu", **NEXT_ITEM)
+    given = SequenceOptions(history=12, split="time", windows="all", negatives=8)
+    return open_data(options).sequences(given)
+
+
 def run_of(folder: Path, *options: str) -> results.LoadedRun:
     small = [f"--{name.replace('_', '-')}={value}" for name, value in (NEXT_ITEM | {"max_steps": 3}).items()]
     small = [each.replace("--max-steps", "--steps") for each in small if not each.startswith("--evaluations")]
@@ -323,7 +357,15 @@ def test_a_run_says_by_what_it_was_judged(tmp_path, capsys):
     run_of(tmp_path, "--model", "sasrec")
     out = capsys.readouterr().out
     assert "held out: unseen_HR@10 " in out and "unseen_NDCG@10 " in out
+    popular = rank_by_popularity(first_data(), protocol=RankingProtocol(leave_out_seen=True)).metrics
+    assert f"to pass: most popular: unseen_HR@10 {popular['unseen_HR@10']:.4f}, " in out
+    assert re.search(
+        r"^training: [\d,]+ samples in \d+ batches; .+ 3 steps; learning rates 0.3 \(rowwise_ada", out, re.M
+    )
+    assert re.search(r"^held out: [\d,]+ windows", out, re.M)
+    assert re.search(r"^final unseen_NDCG@10 0\.\d+ after step 3; best 0\.\d+ after step [123]$", out, re.M)
     summary, metrics = first.manifest["summary"], first.table("metrics")
+    assert summary["most_popular.unseen_HR@10"] == popular["unseen_HR@10"] > 0
     assert {"unseen_HR@10", "unseen_NDCG@10", "unseen_MRR", "step_ms"} <= set(summary) and "auc" not in summary
     assert metrics["which"].tolist() == ["final", "best unseen_NDCG@10"] and "auc_low" not in metrics
     assert first.manifest["params"]["negatives"] == 8 and first.manifest["protocol"]["seen"] == "left out"

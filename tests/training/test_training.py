@@ -20,7 +20,7 @@ from nestlab.errors import UserError
 from nestlab.models import DLRM, RecModel
 from nestlab.pipeline import Pipeline
 from nestlab.tracing import summary
-from nestlab.training import FitConfig, TrainOptions, assemble, binary_metrics, export_model, fit
+from nestlab.training import FitConfig, TrainOptions, assemble, binary_metrics, export_model, fit, load_model
 from nestlab.training.metrics import auc_interval
 
 TWIN = TrainOptions(dataset="criteo-synth", rows=3_000, batch_size=256, evaluations=2)
@@ -118,6 +118,18 @@ def test_export_replaces_as_a_whole_and_is_readable(prepared, tmp_path):
     export_model(recipe.model, target, {"seed": 0})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export"]
     assert sorted(p.name for p in target.iterdir()) == ["dense.safetensors", "model.json", "tables.safetensors"]
+    other = assemble(TWIN).model
+    assert load_model(other, target)["seed"] == 0
+    export_model(other, tmp_path / "again", {"seed": 0})
+    assert all((tmp_path / "again" / p.name).read_bytes() == p.read_bytes() for p in target.iterdir())
+    with pytest.raises(UserError, match="tables have rows already; give a new model"):
+        load_model(recipe.model, target)
+    with pytest.raises(UserError, match=r"'bottom.4.bias' is float32\[16\] there and float32\[8\] in the model"):
+        load_model(assemble(replace(TWIN, dim=8)).model, target)
+    with pytest.raises(UserError, match="trained with seed=0, and the model has seed=5"):
+        load_model(assemble(replace(TWIN, seed=5)).model, target)
+    with pytest.raises(UserError, match="no exported model in"):
+        load_model(recipe.model, tmp_path)
     tables = load_file(target / "tables.safetensors")
     shapes = json.loads((target / "model.json").read_text())["shapes"]
     assert all(list(tensor.shape) == shapes[name] for name, tensor in tables.items())
@@ -183,7 +195,7 @@ def test_metrics_without_a_value():
     ("name", "value"),
     [
         *(("batch_size", 0), ("epochs", 0), ("dim", -1), ("executor", "streams"), ("evaluations", 0)),
-        *(("clip_norm", -1.0), ("timeout", 0.0)),
+        *(("clip_norm", -1.0), ("timeout", 0.0), ("max_steps", 0), ("rows", -5)),
     ],
 )
 def test_options_out_of_range_are_refused(name, value):

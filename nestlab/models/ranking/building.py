@@ -13,7 +13,7 @@ from torch import nn
 from nestlab.data.dataset import Dataset
 from nestlab.data.kuairand_batches import ALL_ACTIONS
 from nestlab.data.kuairand_format import ACTIONS
-from nestlab.data.loader import Loader
+from nestlab.data.loader import Loader, check_order
 from nestlab.embedding import EmbeddingStore, RowOptimizer, RowWiseAdagrad, TableConfig, Tiers
 from nestlab.errors import UserError
 from nestlab.models.base import RecModel
@@ -72,7 +72,8 @@ def ranking_model(
     Args:
         name: of RANKING.
         dim: of every table and vector.
-        history: the most events of a sample; an encoder has room for these and the candidate.
+        history: the most events of a sample. An encoder has room for these and the candidate, and no more; attention
+            (`din`, `multitask`) is a sum over events, which has no place in it and takes any number of them.
         rows: optimizer of all tables; None: row-wise Adagrad.
         dtype: of all weights and states.
 
@@ -112,9 +113,10 @@ def ranking_batches(
         order: shuffle, seed, drop_last, limit; see Loader.
 
     Raises:
-        UserError: as `ranking_model`, or an unknown split.
+        UserError: as `ranking_model`, or an unknown split or option.
     """
     kind = _kind(name, dataset)
+    check_order(order, "ranking_batches", ("history",))
     if not kind.history:
         return dataset.batches(split, batch_size, **order)
     label = ALL_ACTIONS if kind.tasks else "is_click"
