@@ -16,7 +16,7 @@ from nestlab.data.allocation import kept_memory
 from nestlab.data.criteo_format import COLUMNS, SCHEMA, Parsed, parse_text
 from nestlab.data.identity import FileIdentity, identify
 from nestlab.data.journal import Journal
-from nestlab.data.lines import Block, read_blocks
+from nestlab.data.lines import BOM, Block, read_blocks, starts_with
 from nestlab.data.prepare import (
     HOPELESS,
     Prepared,
@@ -53,11 +53,24 @@ def prepare_files(
     inputs = identify(paths, rows, root / "hashes")
     identity = {
         "schema_version": SCHEMA_VERSION,
-        "inputs": [entry.content for entry in inputs],
+        # Marked, since such files were once prepared without their first row.
+        "inputs": [
+            [*entry.content, *(["BOM"] if starts_with(path, BOM) else [])]
+            for path, entry in zip(paths, inputs, strict=False)
+        ],
         "options": _of_prepare(options),
     }
     build = _Build(name, list(zip(paths, inputs, strict=False)), rows, options, progress)
-    return prepare_folder(name, root, identity, build.run, resumable=True)
+    return _named(prepare_folder(name, root, identity, build.run, resumable=True), inputs)
+
+
+def _named(prepared: Prepared, inputs: Sequence[FileIdentity]) -> Prepared:
+    """With the names that the inputs have now: the same bytes may have been prepared under others, and a day is known
+    by its name.
+    """
+    parts = [{**part, "input": each.name} for part, each in zip(prepared.manifest["parts"], inputs, strict=True)]
+    named = {"inputs": [asdict(each) for each in inputs], "parts": parts}
+    return Prepared(prepared.folder, {**prepared.manifest, **named})
 
 
 @dataclass
@@ -91,7 +104,6 @@ class _Build:
                     journal.add("part", part=parts[-1], rejects=aside.state(), **self._counters())
                     stage.rows += self.rows_in - before
             self._check(aside)
-            journal.remove()
         return {**self._facts(parts, aside), "stages": stages.done}
 
     def _counters(self) -> dict[str, Any]:
@@ -160,4 +172,5 @@ def _of_prepare(options: PrepareOptions) -> dict[str, Any]:
 
 
 def _parsed(block: Block) -> tuple[int, Parsed]:
-    return block.lines, parse_text(block.text, block.lines, block.first)
+    text = block.text.removeprefix(BOM) if block.first == 1 else block.text
+    return block.lines, parse_text(text, block.lines, block.first)

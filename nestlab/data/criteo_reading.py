@@ -102,7 +102,7 @@ class ConventionalCriteo(Criteo):
         folder, rare = self.vocabularies.folder, (self.made.first_id or 0) - 1
         known = {name: Vocabulary(folder, name, max(rare, 0)) for name in self.features}
         collate = ConventionCollator(self.made, known, self.sizes, self.vocabularies.manifest["smallest"])
-        return Loader(self.table, collate, self.rows(split), batch_size, **order)
+        return Loader(self.table, collate, self.rows(split), batch_size, data=self.info.fingerprint, **order)
 
     def reordered(self, id_map: object) -> Self:
         raise UserError(f"{self.info.id}: an order of ids is made of raw hashes; open it with convention=dlrm-log1p")

@@ -124,6 +124,7 @@ class Dataset:
             seed=seed,
             drop_last=drop_last,
             limit=limit,
+            data=self.info.fingerprint,
         )
 
     def sequences(self, options: SequenceOptions | None = None) -> SequenceData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
@@ -11,9 +11,10 @@ from pathlib import Path
 
 from nestlab import paths
 from nestlab.data.fetch_catalogue import Remote, chosen
+from nestlab.data.fetch_check import is_gz, recorded, sums
 from nestlab.data.fetch_http import Download, NotThere, Tries
 from nestlab.data.fetch_partial import Partial
-from nestlab.data.fetch_unpack import Limits, unpack
+from nestlab.data.fetch_unpack import Limits, unpack, why_no_gz
 from nestlab.errors import UserError
 from nestlab.files import write_atomic
 
@@ -87,6 +88,8 @@ class _Fetch:
     def __init__(self, remote: Remote, root: Path, options: FetchOptions, tell: Tell) -> None:
         self.remote, self.options, self.tell = remote, options, tell
         self.folder = root / remote.folder
+        if self.folder.is_symlink():  # to another disk, say: there it is unpacked, and there it gets its name
+            self.folder = Path(os.path.realpath(self.folder))
         single = remote.packing == "gz"
         self.unpacks = options.unpack or not single
         self.archive = (self.folder if single else root) / remote.name
@@ -98,7 +101,7 @@ class _Fetch:
         if there := self._there():
             self.tell(f"{self.target}: is there already")
             return there
-        self.archive.parent.mkdir(parents=True, exist_ok=True)
+        self._make_way()
         partial = Partial(self.archive)
         with partial.alone():
             if there := self._there():
@@ -116,14 +119,26 @@ class _Fetch:
             there = (
                 self.target if self.target.exists() else self.archive.with_name(self.remote.name.removesuffix(".gz"))
             )
-            return Fetched(there, _recorded(self.record) or "", False) if there.exists() else None
+            if not there.exists():
+                return None
+            known = recorded(self.record) or ""
+            if not known and there.suffix == ".gz" and not is_gz(there):  # put there by hand, or by another program
+                raise UserError(f"{there}: is there, but is no gzip file; remove it, and run this again")
+            return Fetched(there, known, False)
         if not self.folder.is_dir() or not any(self.folder.iterdir()):
             return None
         if self.record.exists():
-            return Fetched(self.folder, _recorded(self.record) or "", False)
+            return Fetched(self.folder, recorded(self.record) or "", False)
         raise UserError(
             f"{self.folder} is there, but not from a finished fetch; move it away, or choose another --root"
         )
+
+    def _make_way(self) -> None:
+        """What would fail after the download fails before it."""
+        for parent in (self.archive.parent, self.folder.parent):
+            parent.mkdir(parents=True, exist_ok=True)
+        if self.remote.packing != "gz" and os.path.ismount(self.folder):
+            raise UserError(f"{self.folder}: a disk of its own, whose name no folder can take; choose a --root on it")
 
     def _whole_archive(self, partial: Partial) -> str:
         """The archive on disk, downloaded and checked; returns its sha256."""
@@ -158,30 +173,48 @@ class _Fetch:
         return self.remote.addresses if mirror is None else (f"{mirror.rstrip('/')}/{self.remote.name}",)
 
     def _room(self, missing: int) -> None:
-        needed = missing + (self.remote.unpacked if self.unpacks else 0) + RESERVE
-        free = shutil.disk_usage(self.archive.parent).free
-        if free < needed:
-            raise UserError(
-                f"{self.remote.name}: needs {needed / 1e9:.1f} GB below {self.archive.parent}, of which "
-                f"{free / 1e9:.1f} GB are free; make room, or choose another --root"
-            )
+        needed = {self.archive.parent: missing}
+        if self.unpacks:
+            apart = self._workshop().parent.stat().st_dev != self.archive.parent.stat().st_dev
+            place = self._workshop().parent if apart else self.archive.parent
+            needed[place] = needed.get(place, 0) + self.remote.unpacked
+        for place, size in needed.items():
+            free = shutil.disk_usage(place).free
+            if free < size + RESERVE:
+                raise UserError(
+                    f"{self.remote.name}: needs {(size + RESERVE) / 1e9:.1f} GB below {place}, of which "
+                    f"{free / 1e9:.1f} GB are free; make room, or choose another --root"
+                )
 
     def _checked(self, path: Path, partial: Partial | None) -> str:
         """Its sha256; renames a partial file that is right, removes one that is not."""
         self.tell(f"{self.remote.name}: checking")
-        md5, sha256 = _sums(path)
-        expected, found = (self.remote.md5, md5) if self.remote.md5 else (_recorded(self._earlier()), sha256)
-        if expected and found != expected:
+        md5, sha256 = sums(path)
+        if why := self._fault(path, md5):
             if partial is not None:
                 partial.drop()
             what = "it was removed; try again" if partial is not None else f"remove {path}, and try again"
-            accept = "" if self.remote.md5 else f", or remove {self._earlier()} to accept another version"
-            raise UserError(
-                f"{self.remote.name}: wrong checksum {found}, expected {expected}: {what}, or another --mirror{accept}"
-            )
+            raise UserError(f"{self.remote.name}: {why}: {what}, or another --mirror")
+        if not self.remote.md5:
+            self._compare(path, sha256)
         if partial is not None:
             partial.finish()
         return sha256
+
+    def _fault(self, path: Path, md5: str) -> str | None:
+        """What is wrong with the bytes. Without a published checksum, a file that stays packed must at least unpack."""
+        if self.remote.md5:
+            return None if md5 == self.remote.md5 else f"wrong checksum {md5}, expected {self.remote.md5}"
+        return None if self.unpacks else why_no_gz(path, self.remote.name, self._limits(), self.tell)
+
+    def _compare(self, path: Path, sha256: str) -> None:
+        """With what came another time. The download stays: whether it or the earlier one is right is not known here."""
+        earlier = recorded(self._earlier())
+        if earlier and earlier != sha256:
+            raise UserError(
+                f"{self.remote.name}: wrong checksum {sha256}, expected {earlier}, that of an earlier fetch: "
+                f"try another --mirror, or remove {self._earlier()} to accept this version, which is kept in {path}"
+            )
 
     def _earlier(self) -> Path:
         """The record of an earlier download: beside the data, or beside the archive where the data was removed."""
@@ -189,7 +222,7 @@ class _Fetch:
         return self.record if self.record.exists() else beside
 
     def _unpack(self, sha256: str) -> None:
-        temporary = self.folder.with_name(f".{self.remote.name}.unpacking")
+        temporary = self._workshop()
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed: the lock is ours
         temporary.mkdir()
         try:
@@ -201,6 +234,11 @@ class _Fetch:
             self._write_record(self.archive.with_name(f"{self.archive.name}.sha256"), sha256)
         else:
             self.archive.unlink()
+
+    def _workshop(self) -> Path:
+        """The folder in which it is unpacked: on the disk where it is to stay."""
+        beside = self.target if self.remote.packing == "gz" else self.folder
+        return beside.with_name(f".{self.remote.name}.unpacking")
 
     def _limits(self) -> Limits:
         return Limits(self.remote.limit, self.remote.members)
@@ -219,21 +257,3 @@ class _Fetch:
     def _write_record(self, path: Path, sha256: str) -> None:
         """As the command `sha256sum` writes and checks it."""
         write_atomic(path, f"{sha256}  {self.remote.name}\n".encode())
-
-
-def _sums(path: Path) -> tuple[str, str]:
-    """(md5, sha256), in hexadecimal digits, of a file."""
-    sums = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            for each in sums:
-                each.update(piece)
-    return sums[0].hexdigest(), sums[1].hexdigest()
-
-
-def _recorded(path: Path) -> str | None:
-    try:
-        words = path.read_text(encoding="utf-8").split()
-    except (OSError, ValueError):
-        return None
-    return words[0] if words and re.fullmatch("[0-9a-f]{64}", words[0]) else None

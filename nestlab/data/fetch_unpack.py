@@ -47,6 +47,24 @@ def unpack(
         raise UserError(f"{archive}: damaged ({error}); remove it and fetch it again") from None
     except (NotImplementedError, RuntimeError) as error:  # zipfile: a method that it does not have, or a password
         raise UserError(f"{archive}: cannot be unpacked ({error}); try --mirror URL") from None
+    if not writer.files:
+        raise writer.distrust("it holds no file")
+
+
+def why_no_gz(path: Path, name: str, limits: Limits, tell: Callable[[str], None] = lambda line: None) -> str | None:
+    """What is wrong with a gzip file, in words; None: it is whole. It is read to its end, where its own sum stands, and
+    nothing is written."""
+    size = 0
+    try:
+        with gzip.open(path) as plain:
+            while piece := plain.read(CHUNK):
+                size += len(piece)
+                if size > limits.total:
+                    return f"it unpacks to more than {limits.total:,} bytes"
+                tell(f"{name}: checking that it unpacks, {size / 1e9:.2f} GB so far")
+    except _DAMAGED as error:
+        return f"no whole gzip file: {error}"
+    return None if size else "it unpacks to nothing"
 
 
 class _Writer:
@@ -54,7 +72,7 @@ class _Writer:
 
     def __init__(self, archive: Path, into: Path, limits: Limits, tell: Callable[[str], None]) -> None:
         self.archive, self.into, self._limits, self._tell = archive, into, limits, tell
-        self._bytes = self._members = 0
+        self._bytes = self._members = self.files = 0
 
     def count(self) -> None:
         self._members += 1
@@ -71,6 +89,7 @@ class _Writer:
             file = open(path, "xb")  # noqa: SIM115  (closed below)
         except OSError as error:
             raise self.distrust(f"'{name}' cannot be made a file ({error.strerror})") from None
+        self.files += 1
         with file:
             while piece := source.read(CHUNK):
                 self._bytes += len(piece)

@@ -15,6 +15,17 @@ from typing import TextIO
 from nestlab.errors import UserError
 
 _TEMPORARY = ".tmp-"
+# Errors of a temporary folder whose own files are not as they were left; None: not the system's error.
+_OF_NO_USE = (
+    None,
+    errno.ENOENT,
+    errno.ENODATA,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.EINVAL,
+)
 
 
 def prepared_root(explicit: str | Path | None = None) -> Path:
@@ -39,14 +50,15 @@ def build_folder(
 
     Args:
         resumable: `build` can go on from what it left when it was killed or interrupted: the temporary folder is kept
-            until `final` is built, or anything else under the same name but for what follows its last hyphen. One
-            process at a time works on it; another one works apart.
+            until `final` is built, or anything else under the same name but for what follows its last hyphen. A full
+            disk, or one that fails for the moment, is no reason to throw it away either. One process at a time works
+            on it; another one works apart.
 
     Raises:
         UserError: the place cannot be written, or the disk is full.
     """
     kept = f"{_TEMPORARY}{final.name}" if resumable else None
-    with _writing(final.parent):
+    with _writing(final.parent, kept):
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_orphans(final.parent, kept)
         with _temporary(final.parent, kept) as temporary:
@@ -95,7 +107,7 @@ def _set_aside(damaged: Path) -> None:
 def _temporary(parent: Path, kept: str | None) -> Iterator[Path]:
     """A temporary folder; the lock beside it, held while its process lives, tells it from an orphan.
 
-    It is new, or an orphan called `kept` that is taken over; after an interruption it stays if it is called so.
+    It is new, or an orphan called `kept` that is taken over; it stays if it is called so and `_can_go_on`.
     """
     names = [*([kept] if kept else []), f"{_TEMPORARY}{uuid.uuid4().hex}"]
     held = None
@@ -108,16 +120,25 @@ def _temporary(parent: Path, kept: str | None) -> Iterator[Path]:
     try:
         folder.mkdir(exist_ok=True)
         yield folder
-    except Exception:
-        raise
-    except BaseException:  # Ctrl-C: what is done is not lost
-        remove = folder.name != kept
+    except BaseException as error:
+        remove = folder.name != kept or not _can_go_on(error)
         raise
     finally:
         if remove:
             _remove(folder)
             lock.unlink(missing_ok=True)
         held.close()
+
+
+def _can_go_on(failure: BaseException) -> bool:
+    """Whether what is done is of use after a failure: Ctrl-C, or a disk or a memory that was full.
+
+    It is not after an error in the input or in the program, nor where a file of its own is missing or cut short: the
+    next process would only fail in the same way.
+    """
+    if isinstance(failure, OSError):
+        return failure.errno not in _OF_NO_USE
+    return isinstance(failure, MemoryError) or not isinstance(failure, Exception)
 
 
 def _lock(path: Path) -> TextIO | None:
@@ -163,11 +184,20 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _writing(folder: Path, kept: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        why, mine = error.strerror or error, str(folder / kept) if kept else ""
+        if mine and not _can_go_on(error) and str(error.filename).startswith(mine):
+            raise UserError(
+                f"{error.filename}: {why}; what an earlier run had done could not be gone on from and was removed: "
+                "run it again"
+            ) from error
+        done = (
+            f"; what is done is kept in {mine}: with room there, run it again to go on" if os.path.isdir(mine) else ""
+        )
         raise UserError(
-            f"cannot write prepared data under {folder}: {error.strerror or error}; "
-            "set NESTLAB_PREPARED to a folder that can be written and has space"
+            f"cannot write prepared data under {folder}: {why}; "
+            f"set NESTLAB_PREPARED to a folder that can be written and has space{done}"
         ) from error

@@ -3,16 +3,21 @@
 One JSON line a finished piece of work, written after its files. Files are not forced to the disk: a killed process
 leaves what it wrote to the kernel, whole; a machine that went down may not have. So the journal of another boot is
 thrown away, with everything beside it.
+
+It is there until the manifest is: `nestlab.data.prepare` removes it last of all, so that every moment can be gone on
+from.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 NAME = "journal.jsonl"
+SPOOL = ".spool"  # how the names of files end that a preparation needs only while it runs
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -29,7 +34,9 @@ class Journal:
         if not self.found:
             _empty(folder)
         lines = [json.dumps(entry) + "\n" for entry in [_head(), *self.found]]
-        self._path.write_text("".join(lines), encoding="utf-8")
+        new = self._path.with_name(f"{NAME}.new")  # renamed: a process killed here, or a full disk, loses nothing
+        new.write_text("".join(lines), encoding="utf-8")
+        os.replace(new, self._path)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  (closed on leaving)
 
     def __enter__(self) -> Journal:
@@ -51,11 +58,6 @@ class Journal:
     def done(self, kind: str) -> dict[str, Any] | None:
         """The entry of a piece of work that is done once, None if it was not."""
         return next(iter(self.of(kind)), None)
-
-    def remove(self) -> None:
-        """The work is done: the journal is no part of it."""
-        self._file.close()
-        self._path.unlink()
 
     def _read(self) -> list[dict[str, Any]]:
         try:

@@ -88,7 +88,9 @@ class KuaiRand(Dataset):
         """
         check_order(order, "batches", ("label", "history", "sequences"))
         collate = RankCollator(self.joiner, Events(self.prepared.folder), Reading(label, history, tuple(sequences)))
-        return Loader(self.table, self._mapped(collate), self.rows(split), batch_size, **order)
+        return Loader(
+            self.table, self._mapped(collate), self.rows(split), batch_size, data=self.info.fingerprint, **order
+        )
 
     def sequences(self, options: SequenceOptions | None = None) -> SequenceData:
         """Users' histories as samples of their own; see `nestlab.data.sequences`.

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from nestlab.data.columns import ColumnWriter, read_column
 from nestlab.data.histories import EventsWriter
-from nestlab.data.journal import Journal
+from nestlab.data.journal import SPOOL, Journal
 from nestlab.data.kuairand_format import NUMBERS, SCHEMA, Rows, row_hashes
 from nestlab.data.kuairand_runs import FLAGS_COLUMN, TIME, LogRuns
 from nestlab.data.positions import Distinct, Finder
@@ -85,7 +85,7 @@ class Merger:
             written[-1] if written else {"rows": 0, "duplicates": [0] * len(self.log.rows_in), "absent": [0, 0]}
         )
         self._replay(self._said["rows"])
-        events = Spool(self.folder / "events.spool", [Run.from_json(e["run"]) for e in written if e["run"]])
+        events = Spool(self.folder / f"events{SPOOL}", [Run.from_json(e["run"]) for e in written if e["run"]])
         writer = ColumnWriter(self.folder / LOG, LOG_SCHEMA, self._said["rows"])
         # What depends on the rows before is counted between two pipelines, each of them a few pieces ahead.
         pieces = ahead(self._piece, range(len(written), len(self._cuts) - 1))

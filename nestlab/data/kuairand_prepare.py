@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from nestlab.data import columns, rejects
 from nestlab.data.allocation import kept_memory
 from nestlab.data.identity import FileIdentity, identify
-from nestlab.data.journal import Journal
+from nestlab.data.journal import SPOOL, Journal
 from nestlab.data.kuairand_files import RANDOM, STANDARD, USERS, VIDEOS, Survey
 from nestlab.data.kuairand_merge import LOG, Merged, Merger, write_events
 from nestlab.data.kuairand_runs import LogReader, LogRuns
@@ -101,9 +101,6 @@ class _Build:
             with self.stages.measure("events", journal.of("events")) as stage:
                 write_events(folder, merged.events, journal, stage)
             merged.events.close()
-            for spool in ("log.spool", "events.spool"):
-                (folder / spool).unlink()
-            journal.remove()
         return self._facts(folder, merged, aside, tables)
 
     def _read_tables(self, folder: Path, journal: Journal, file: BinaryIO) -> dict[str, FeatureTable]:
@@ -140,7 +137,7 @@ class _Build:
         known = journal.of("run")
         aside = Rejects(file, known[-1]["rejects"] if known else None)
         with self.stages.measure("read", known) as stage:
-            reader = LogReader(inputs, self.options.block_bytes, folder / "log.spool", aside, journal, stage)
+            reader = LogReader(inputs, self.options.block_bytes, folder / f"log{SPOOL}", aside, journal, stage)
             log = reader.read()
         for (path, _), rows_in, rejected in zip(inputs, log.rows_in, log.rejected, strict=True):
             self._note(path, roles[path], rows_in, rejected)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nestlab.data.lines import Block, read_blocks
+from nestlab.data.lines import BOM, Block, read_blocks
 from nestlab.data.rejects import BrokenLine
 from nestlab.errors import UserError
 
@@ -104,7 +104,7 @@ def data_blocks(
     blocks = read_blocks(path, block_bytes, limit)
     block = next(blocks, Block(1, b"\n", 1, 0))
     line, _, rest = block.text.partition(b"\n")
-    found = line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    found = line.removeprefix(BOM).decode("utf-8", "replace")
     if found != header:
         columns = header.count(",") + 1
         raise UserError(

@@ -15,6 +15,7 @@ import numpy as np
 from nestlab.errors import UserError
 
 LONGEST_LINE = 1 << 24  # bytes; a file without line ends must not fill the memory
+BOM = b"\xef\xbb\xbf"  # what some editors put before the first line of a file
 _NEWLINE = 10
 
 
@@ -77,6 +78,16 @@ def read_blocks(
                 first += block.lines
             if not read:
                 return
+
+
+def starts_with(path: Path, start: bytes) -> bool:
+    """Whether the (unpacked) file does.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    with _open(path) as file:
+        return file.read(len(start)) == start
 
 
 def split_lines(block: Block) -> list[bytes]:

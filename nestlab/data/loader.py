@@ -6,25 +6,25 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from nestlab.batch import Batch
 from nestlab.data.collate import Collate, Collator, array_of, deal, dense_log1p, jagged_columns
+from nestlab.data.gathering import Gatherer
 from nestlab.data.window_shuffle import Windows
 from nestlab.errors import UserError
 
 __all__ = [
     "Collate",
     "Collator",
-    "Gatherer",
     "Loader",
     "Position",
     "array_of",
     "check_order",
     "dense_log1p",
-    "gather",
     "jagged_columns",
 ]
 
@@ -45,6 +45,17 @@ class Position:
         return Position(self.epoch + epochs, batch)
 
 
+@dataclass
+class _Place:
+    """How far one iteration is: the batches that it handed over since `begin`."""
+
+    begin: Position
+    done: int = 0
+
+    def position(self, count: int) -> Position:
+        return self.begin.after(self.done, count) if count else Position(self.begin.epoch + 1)
+
+
 def check_order(order: Mapping[str, object], call: str, own: tuple[str, ...] = ()) -> None:
     """Of options that `call`, which has those of `own`, hands on to a Loader.
 
@@ -63,7 +74,7 @@ class Loader:
     In order, or shuffled, all rows (`full`) or within windows of consecutive ones (`window`, see `Windows`): then every
     iteration is an epoch with an order of its own, drawn from (seed, epoch) by a generator of the loader's own. The
     same seed gives the same sequence of orders in every process; no global generator is read or moved. `start` is where
-    the next iteration begins: the whole state of the loader.
+    the next iteration begins; `state_dict` tells where the running one is.
 
     Many ranks read one sequence of *global* batches, which does not depend on how many they are: see `slice`.
 
@@ -81,12 +92,14 @@ class Loader:
         seed: int = 0,
         drop_last: bool = False,
         limit: int | None = None,
+        data: str = "",
     ) -> None:
         """
         Args:
             batch_size: samples of a global batch.
             shuffle: `full` or True, `window`, or False: in order.
             limit: at most so many batches.
+            data: the fingerprint of the data, for `state_dict`; "": not known.
 
         Raises:
             UserError: batch_size below 1, a negative limit or seed, an unknown shuffle.
@@ -101,8 +114,8 @@ class Loader:
             raise UserError(f"seed={seed}: choose 0 or more")
         self._table, self._collate = table, collate
         self._first, self._stop = rows
-        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
-        self.start = Position()
+        self.batch_size, self.shuffle, self.seed, self.data = batch_size, shuffle, seed, data
+        self.start, self._running = Position(), None
         self._rank, self._world_size = 0, 1
         count = self.samples // batch_size if drop_last else -(-self.samples // batch_size)
         self._count = count if limit is None else min(count, limit)
@@ -129,6 +142,7 @@ class Loader:
             raise ValueError(f"Loader.slice: rank {rank} of {world_size}, of a loader of {self._world_size} rank(s)")
         part = copy.copy(self)
         part._rank, part._world_size = rank, world_size
+        part._running = None
         return part
 
     def samples_of(self, batch: int) -> int:
@@ -155,6 +169,7 @@ class Loader:
         if not 0 <= position.batch <= self._count:
             raise UserError(f"batch={position.batch}: an epoch of these data has {self._count}; choose one of them")
         self.start = position.after(0, self._count) if self._count else Position(position.epoch)
+        self._running = None
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -162,20 +177,54 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         begin, self.start = self.start, Position(self.start.epoch + 1)
-        return self._from(begin)
+        self._running = _Place(begin)
+        return self._counted(self._running)
 
-    def state_dict(self) -> dict[str, int]:
-        """Where the next iteration begins. Of batches that were read and not trained only the trainer knows: see
-        `Position.after`."""
-        return {"epoch": self.start.epoch, "batch": self.start.batch}
+    def state_dict(self) -> dict[str, Any]:
+        """The place behind the last batch that the newest iteration handed over, also in its middle; before the first,
+        where that begins. And what the place is of: see `setting`. It is JSON.
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes to where `state_dict` was taken.
+        What reads ahead of the training takes batches before they are trained, as `nestlab.pipeline` does: then only
+        the trainer knows the place. See `Position.after` and `begin_at`.
+        """
+        at = self._running.position(self._count) if self._running else self.start
+        return {"epoch": at.epoch, "batch": at.batch, "of": self.setting()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration begins where `state_dict` was taken. A state without `of`, of an earlier version, is
+        believed.
 
         Raises:
-            UserError: an epoch of these data has no such batch.
+            UserError: it is the state of another setting, or an epoch of these data has no such batch.
         """
+        if missing := {"epoch", "batch"} - state.keys():
+            raise UserError(
+                f"state: not a loader's, it lacks {' and '.join(sorted(missing))}; load what state_dict gave"
+            )
+        said = state.get("of", {})
+        for name, value in self.setting().items():
+            if name in said and said[name] != value:
+                raise UserError(f"state: of {name}={said[name]}, this loader has {value}; load it into one of the same")
         self.begin_at(Position(state["epoch"], state["batch"]))
+
+    def setting(self) -> dict[str, Any]:
+        """All that decides which rows lie behind a place, as JSON: `batches` are those of an epoch, so that `drop_last`
+        and `limit` are in it. Ranks are not: a place is one in the global batches.
+        """
+        shuffle = "full" if self.shuffle is True else self.shuffle
+        return {
+            "data": self.data,
+            "rows": [self._first, self._stop],
+            "batch_size": self.batch_size,
+            "batches": self._count,
+            "shuffle": shuffle,
+            "seed": self.seed if shuffle else None,
+        }
+
+    def _counted(self, place: _Place) -> Iterator[Batch]:
+        for batch in self._from(place.begin):
+            place.done += 1
+            yield batch
 
     def _from(self, begin: Position) -> Iterator[Batch]:
         if self.shuffle == "window":
@@ -204,38 +253,3 @@ class Loader:
         size, start = self.samples_of(batch), batch * self.batch_size
         rank, world = self._rank, self._world_size
         return start + rank * size // world, start + (rank + 1) * size // world
-
-
-class Gatherer:
-    """Fetches scattered rows of a table."""
-
-    # Each chunk that a request touches costs a call a column; a request that touches more goes through the table.
-    _FEW_CHUNKS = 64
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-        self._chunks = table.to_batches()
-        self._ends = np.cumsum([len(chunk) for chunk in self._chunks], dtype=np.int64)
-
-    def __call__(self, rows_b: np.ndarray) -> pa.Table:
-        """The rows `rows_b` [B] int64, in that order, each column in one chunk."""
-        # Fetched in the order of storage, for the sake of the page cache, then put into the order asked for.
-        by_place = np.argsort(rows_b, kind="stable")
-        back = np.empty_like(by_place)
-        back[by_place] = np.arange(len(by_place))
-        return self._sorted(rows_b[by_place]).combine_chunks().take(pa.array(back))
-
-    def _sorted(self, rows_b: np.ndarray) -> pa.Table:
-        borders = np.searchsorted(rows_b, self._ends)
-        touched = np.flatnonzero(np.diff(borders, prepend=0))
-        if len(touched) > self._FEW_CHUNKS:
-            return self._table.take(pa.array(rows_b))
-        starts = np.concatenate([[0], borders])
-        firsts = np.concatenate([[0], self._ends])
-        parts = [self._chunks[c].take(pa.array(rows_b[starts[c] : borders[c]] - firsts[c])) for c in touched]
-        return pa.Table.from_batches(parts, self._table.schema)
-
-
-def gather(table: pa.Table, rows_b: np.ndarray) -> pa.Table:
-    """The rows `rows_b` [B] int64 of a table, in that order."""
-    return Gatherer(table)(rows_b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from nestlab.data import journal
 from nestlab.data.folders import build_folder
 from nestlab.data.identity import FileIdentity, identify, remember, sha256_file, sha256_json, stamp
 from nestlab.errors import UserError
@@ -84,7 +86,8 @@ def prepare_folder(
         build: fills a folder and returns what its manifest says: `parts` (and `tables`, further files) by
             `describe_file`, `rows_out`, and whatever else is worth knowing; what depends on the hour or the machine
             under the keys of `_PASSING` alone.
-        resumable: `build` can go on from what it left when it was killed; see `build_folder`.
+        resumable: `build` can go on from what it left when it was killed; see `build_folder`. Its journal, and files
+            that end in `journal.SPOOL`, are removed once the manifest is written.
 
     Raises:
         UserError: from `build`; or `root` cannot be written.
@@ -97,6 +100,13 @@ def prepare_folder(
         return read_prepared(candidate, fingerprint) is not None
 
     def build_and_sign(temporary: Path) -> None:
+        # Signed by a process that was killed while it cleared up: its files are read once more, nothing is redone.
+        if not (resumable and is_whole(temporary)):
+            sign(temporary)
+        _clear(temporary)
+        written.append((temporary / MANIFEST).stat().st_ino)
+
+    def sign(temporary: Path) -> None:
         head = {
             "schema_version": identity["schema_version"],
             "name": name,
@@ -107,7 +117,6 @@ def prepare_folder(
         manifest["content"] = content_hash(manifest)
         # Written last: its presence says that all else is there.
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        written.append((temporary / MANIFEST).stat().st_ino)
 
     if not is_whole(folder):
         build_folder(folder, build_and_sign, is_whole, resumable)
@@ -182,6 +191,13 @@ def check_unchanged(path: Path, identity: FileIdentity) -> None:
     """Raises UserError if an input is not what it was when its identity was taken."""
     if stamp(path)[:2] != [identity.bytes, identity.mtime_ns]:
         raise UserError(f"{path}: changed while it was read; try again once it is complete")
+
+
+def _clear(folder: Path) -> None:
+    """Removes what only a build that goes on needs: not before the manifest is there, and the journal last."""
+    shutil.rmtree(folder / "hashes", ignore_errors=True)  # of files under the name that they have here
+    for path in [*folder.glob(f"*{journal.SPOOL}"), folder / journal.NAME]:
+        path.unlink(missing_ok=True)
 
 
 def _remember(folder: Path) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from nestlab.data.dataset import Dataset
-from nestlab.data.loader import Gatherer, jagged_columns
+from nestlab.data.gathering import Gatherer
+from nestlab.data.loader import jagged_columns
 from nestlab.data.planted import hash64
 from nestlab.data.reorder_map import IdMap
 from nestlab.embedding.tensor_train.shape import TTShape, suggest

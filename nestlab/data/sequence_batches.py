@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +41,7 @@ class SequenceCollator:
             items: [I] int64, what negatives are drawn from, evenly.
             popularity: [I] int64: as often as this instead. Costs 4 bytes an event that it counts.
         """
-        self._events, self._kept, self._items, self._options = events, kept, items, options
+        self._events, self._kept, self._items, self.options = events, kept, items, options
         # Each item as often as it counts: a number drawn evenly then finds it without a search.
         self._urn = None if popularity is None else np.repeat(np.arange(len(items), dtype=np.int32), popularity)
         self.epoch = 0
@@ -69,8 +70,8 @@ class SequenceCollator:
 
     def _negatives(self, sample: np.ndarray) -> np.ndarray:
         """[B, K] int64."""
-        count = self._options.negatives
-        drawn = random_bits(self._options.seed, self.epoch, sample[:, None] * count + np.arange(count))
+        count = self.options.negatives
+        drawn = random_bits(self.options.seed, self.epoch, sample[:, None] * count + np.arange(count))
         place = (drawn % np.uint64(len(self._items if self._urn is None else self._urn))).astype(np.int64)
         return self._items[place if self._urn is None else self._urn[place]]
 
@@ -78,12 +79,15 @@ class SequenceCollator:
 class SequenceLoader(Loader):
     """A loader whose batches know their epoch."""
 
-    def __iter__(self) -> Iterator[Batch]:
-        begin, self.start = self.start, Position(self.start.epoch + 1)
+    def setting(self) -> dict[str, Any]:
+        options = asdict(self._collate.options)
+        return {**super().setting(), "sequences": {**options, "borders": list(options["borders"])}}
+
+    def _from(self, begin: Position) -> Iterator[Batch]:
         own = copy.copy(self)  # two iterations may be under way at once, each in an epoch of its own
         own._collate = copy.copy(self._collate)
         own._collate.epoch = begin.epoch
-        return own._from(begin)
+        return super(SequenceLoader, own)._from(begin)
 
 
 def random_bits(seed: int, epoch: int, counter: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ Every column of a run is stored as its distance from the run's smallest value, i
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,6 +157,6 @@ class Runs:
         low, width = run.heads[column]
         raw = os.pread(self._file.fileno(), len(out) * width, run.start + before + start * width)
         if len(raw) != len(out) * width:
-            raise OSError(f"{self.path}: shorter than it was written")
+            raise OSError(errno.ENODATA, "shorter than it was written", str(self.path))
         dtype = np.dtype(f"u{width}") if width < 8 else np.dtype(np.int64)
         np.add(np.frombuffer(raw, dtype), low, out=out, dtype=np.int64, casting="unsafe")

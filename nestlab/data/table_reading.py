@@ -236,6 +236,7 @@ def _drop_repeated(read: FeatureTable, form: TableFormat, skipped: np.ndarray, a
     for line, row in zip(lines.tolist(), repeated.tolist(), strict=True):
         aside([Reject(line, "repeated key", form.key, str(keys[row]).encode())])
     whole = read.folder.with_name(read.folder.name + ".whole")
+    shutil.rmtree(whole, ignore_errors=True)  # of a process that was killed below
     read.folder.rename(whole)
     writer, table = ColumnWriter(read.folder, form.schema), open_columns(whole)
     for start in range(0, read.rows, _SLICE):

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nestlab.data as data
-from nestlab.data.loader import dense_log1p, gather, jagged_columns
+from nestlab.data.gathering import gather
+from nestlab.data.loader import dense_log1p, jagged_columns
 from nestlab.errors import UserError
 
 ROWS = oracle.made_rows(503)

@@ -1,5 +1,6 @@
 """Criteo under its published conventions, against plain Python; days as splits; a killed preparation."""
 
+import gzip
 import math
 
 import criteo_oracle as oracle
@@ -30,9 +31,9 @@ def days(tmp_path_factory):
     return root, rows
 
 
-def opened(made, convention="dlrm-log1p", **more):
+def opened(made, convention="dlrm-log1p", prepared=None, **more):
     options = data.CriteoOptions(convention=convention, **more)
-    return data.open_dataset("criteo-1tb", made[0], prepared=made[0] / "prepared", options=options)
+    return data.open_dataset("criteo-1tb", made[0], prepared=prepared or made[0] / "prepared", options=options)
 
 
 def numbers(rows, column, first, minimum, train=None):
@@ -214,3 +215,31 @@ def test_the_command_says_convention_content_and_speed(days, monkeypatch, capsys
     assert "80 rows" in said and "convention: x4_001 (values only" in said and "rows/s" in said and "content " in said
     assert f"{sum(opened(days, 'x4_001', days='0-1').sizes.values())} numbers of 39 features" in said
     assert main([*command[:3], "--logs", "both"]) == 2
+
+
+def test_a_day_that_is_renamed_has_its_new_name_and_is_not_read_again(days, tmp_path):
+    """Broken on purpose: the name that it had when it was prepared."""
+    first = opened(days, prepared=tmp_path)
+    files = [days[0] / "criteo-1tb" / f"day_{day}" for day in (2, 5)]
+    files[0].rename(files[1])
+    try:
+        again = opened(days, prepared=tmp_path)
+        assert list(first.days) == ["day_0", "day_1", "day_2"] and list(again.days) == ["day_0", "day_1", "day_5"]
+        assert again.rows("day_5") == first.rows("day_2")
+        assert [entry["name"] for entry in again.manifest["inputs"]] == list(again.days)
+        assert (again.prepared.folder, again.prepared.content) == (first.prepared.folder, first.prepared.content)
+    finally:
+        files[1].rename(files[0])
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_a_byte_order_mark_costs_no_row(packed, days, tmp_path):
+    """Broken on purpose: not stripped; the folder shared with that of the same file prepared before it was."""
+    text = b"\xef\xbb\xbf" + (days[0] / "criteo-1tb" / "day_0").read_bytes()
+    path = tmp_path / "criteo-1tb" / ("day_0.gz" if packed else "day_0")
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(text) if packed else text)
+    dataset = opened((tmp_path, days[1][:40]))
+    assert dataset.info.counts["rows_rejected"] == 0
+    plain = opened(days).table
+    assert dataset.table.column("label").to_pylist() == plain.column("label").to_pylist()[:40]

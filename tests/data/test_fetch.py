@@ -7,11 +7,15 @@ checked; sizes believed rather than counted; free space not looked at.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import os
 import shutil
 import tarfile
+import tempfile
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 from fetch_server import Served, Server
@@ -25,7 +29,17 @@ from nestlab.data.fetch_partial import Partial
 from nestlab.errors import UserError
 
 PATIENT = FetchOptions(tries=Tries(timeout_s=0.3, tries=3, pause_s=0.001))
-DAY = bytes(range(256)) * 4000  # 1 MB
+
+
+def packed(content: bytes, size: int = 1_024_000) -> bytes:
+    """A gzip file of `size` bytes: a long name in its header fills it up."""
+    plain = gzip.compress(content, compresslevel=0, mtime=0)
+    name = b"n" * (size - len(plain) - 1) + b"\0"
+    return plain[:3] + b"\x08" + plain[4:10] + name + plain[10:]
+
+
+DAY = packed(bytes(range(256)) * 3900)
+OTHER = packed(bytes(range(256))[::-1] * 3900)
 
 
 @pytest.fixture
@@ -118,12 +132,11 @@ def test_a_command_goes_on_where_the_one_before_was_killed(server, tmp_path):
 
 @pytest.mark.parametrize("honours", [True, False], ids=["If-Range", "ignores If-Range"])
 def test_a_file_that_changes_midway_comes_anew(honours, server, tmp_path):
-    other = DAY[::-1]
-    served = Served(DAY, break_after=[300_000], etags=['"one"', '"two"'], contents=[DAY, other])
+    served = Served(DAY, break_after=[300_000], etags=['"one"', '"two"'], contents=[DAY, OTHER])
     served.honours_if_range = honours
     server.files["/day_0.gz"] = served
     fetched, told = get(day(server), tmp_path)
-    assert fetched.path.read_bytes() == other
+    assert fetched.path.read_bytes() == OTHER
     assert any("beginning again" in line for line in told)
 
 
@@ -178,11 +191,56 @@ def test_where_nobody_publishes_a_checksum_the_first_download_sets_it(server, tm
     fetched, _ = get(day(server), tmp_path)
     assert fetched.sha256 == hashlib.sha256(DAY).hexdigest()
     fetched.path.unlink()
-    served.content = DAY[1:]
-    with pytest.raises(UserError, match=r"wrong checksum .* or remove .*day_0.gz.sha256 to accept another version"):
-        get(day(server), tmp_path)
+    served.content = OTHER
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"wrong checksum .* or remove .*day_0.gz.sha256 to accept this version"):
+            get(day(server), tmp_path)
     (tmp_path / "criteo-1tb" / "day_0.gz.sha256").unlink()
-    assert get(day(server), tmp_path)[0].sha256 == hashlib.sha256(DAY[1:]).hexdigest()
+    assert get(day(server), tmp_path)[0].sha256 == hashlib.sha256(OTHER).hexdigest()
+    assert len(served.asked) == 2  # what was refused was not thrown away
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"<html>log in</html>", "Not a gzipped file"),
+        (DAY[:-9], "ended before the end-of-stream"),
+        (DAY[:-8] + bytes(8), "CRC check failed"),
+        (gzip.compress(b""), "unpacks to nothing"),
+        (gzip.compress(bytes(5000)), "more than 4,000 bytes"),
+    ],
+    ids=["page", "cut", "sum", "empty", "bomb"],
+)
+def test_a_day_without_a_checksum_counts_only_if_it_unpacks(content, why, server, tmp_path):
+    """Though it stays packed. Broken on purpose: not looked into; the end not reached."""
+    server.files["/day_0.gz"] = Served(content, etag=None)
+    limit = 4000 if "4,000" in why else 1 << 30
+    with pytest.raises(UserError, match=rf"day_0.gz: .*{why}.*: it was removed; try again"):
+        get(day(server, limit=limit), tmp_path)
+    assert left_over(tmp_path) == []
+    server.files["/day_0.gz"] = Served(DAY)
+    assert get(day(server), tmp_path)[0].new
+    (tmp_path / "criteo-1tb" / "day_1.gz").write_bytes(b"<html>saved by a browser</html>")
+    with pytest.raises(UserError, match=r"day_1.gz: is there, but is no gzip file; remove it"):
+        get(day(server, name="day_1.gz"), tmp_path)
+
+
+def test_a_folder_may_be_a_link_to_elsewhere(server, tmp_path):
+    """Even to another disk. Broken on purpose: unpacked beside the link."""
+    server.files["/KuaiRand-Pure.tar.gz"] = Served(PURE)
+    disk = next((each for each in (Path("/dev/shm"),) if os.access(each, os.W_OK)), tmp_path)
+    with tempfile.TemporaryDirectory(dir=disk) as elsewhere:
+        for name in ("KuaiRand-Pure", "criteo-1tb"):
+            (Path(elsewhere) / name).mkdir()
+            (tmp_path / name).symlink_to(Path(elsewhere) / name)
+        fetched, _ = get(pure(server), tmp_path)
+        assert (tmp_path / "KuaiRand-Pure").is_symlink() and fetched.path == Path(elsewhere) / "KuaiRand-Pure"
+        assert (tmp_path / "KuaiRand-Pure" / "data" / "log.csv").exists()
+        assert not get(pure(server), tmp_path)[0].new
+        server.files["/day_0.gz"] = Served(DAY)
+        get(day(server), tmp_path, FetchOptions(unpack=True, tries=PATIENT.tries))
+        assert (tmp_path / "criteo-1tb" / "day_0").read_bytes() == gzip.decompress(DAY)
+        assert not list(Path(elsewhere).rglob("*.unpacking"))
 
 
 def test_a_mirror_goes_on_with_what_its_checksum_proves(server, tmp_path):

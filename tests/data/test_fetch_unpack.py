@@ -57,6 +57,7 @@ BAD = {
     "pipe": [("a", {"type": tarfile.FIFOTYPE}, b"")],
     "twice": [("a", {}, b"x"), ("./a", {}, b"y")],
     "below a file": [("a", {}, b"x"), ("a/b", {}, b"y")],
+    "nothing in it": [("a", {"type": tarfile.DIRTYPE}, b"")],
     "large": [("a", {}, b"0" * 60_000), ("b", {}, b"0" * 60_000)],
     "many": [(f"a{i}", {}, b"") for i in range(21)],
     "a header of 3 MB": [("a", {"pax_headers": {"comment": "x" * 3_000_000}}, b"")],

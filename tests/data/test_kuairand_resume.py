@@ -1,19 +1,26 @@
 """A preparation of KuaiRand that is killed or interrupted: what is done is kept, and what comes of it is the same."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+from unittest.mock import Mock
 
 import kuairand_oracle as oracle
 import pytest
+from killed_writes import Killed
 from kuairand_oracle import NOON, USER, event
+from test_kuairand_tables import VIDEO
 
 import nestlab.data as data
+from nestlab.data.columns import ColumnWriter
 from nestlab.data.journal import Journal
 from nestlab.data.stages import told
+from nestlab.errors import UserError
 
 ROWS = 300
 
@@ -34,8 +41,8 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr("nestlab.data.kuairand_merge.PIECE", 40)
 
 
-def prepare(raw, prepared, progress=lambda line: None, **options):
-    chosen = data.KuaiRandOptions(block_bytes=3000, **options)
+def prepare(raw, prepared, progress=lambda line: None, block_bytes=3000, **options):
+    chosen = data.KuaiRandOptions(block_bytes=block_bytes, **options)
     return data.open_dataset("kuairand-pure", raw, prepared=prepared, options=chosen, progress=progress)
 
 
@@ -181,3 +188,104 @@ def test_users_of_one_period_only_do_not_vanish(tmp_path, logs):
     users = [1, 2, 2, 3, 4][: 5 if logs == "both" else 4]
     assert dataset.table.column("user_id").to_pylist() == users
     assert dataset.info.counts["users"] == len(set(users))
+
+
+BOUNDARIES = (
+    *("table", "run", "file", "piece", "events"),
+    *("manifest.json", "log.spool", "events.spool", "journal.jsonl", "published"),
+)
+
+
+class Boundary:
+    """Kills at the first boundary of a run: before it happens, or after it. A boundary is an entry of the journal, the
+    writing of the manifest (of which a process killed before it leaves half), and what is removed or renamed then.
+
+    Attributes:
+        passed: the boundaries that happened, over all runs.
+    """
+
+    def __init__(self, monkeypatch):
+        self.passed, self.when = [], None
+        monkeypatch.setattr(Journal, "add", self._at(Journal.add, lambda journal, kind, **facts: kind))
+        monkeypatch.setattr(Path, "write_text", self._at(Path.write_text, lambda path, text, **_: path.name, half=True))
+        monkeypatch.setattr(os, "unlink", self._at(os.unlink, lambda path, **_: Path(path).name))
+        monkeypatch.setattr(os, "rename", self._at(os.rename, lambda path, to: "published"))
+
+    def _at(self, real, name, half=False):
+        def operation(*args, **kwargs):
+            what = name(*args, **kwargs)
+            of_an_opening = what == "journal.jsonl" and "manifest.json" not in self.passed
+            if what not in BOUNDARIES or of_an_opening:
+                return real(*args, **kwargs)
+            if self.when == "before":
+                if half:
+                    real(args[0], args[1][: len(args[1]) // 2], **kwargs)
+                raise Killed(what)
+            done = real(*args, **kwargs)
+            self.passed.append(what)
+            if self.when == "after":
+                raise Killed(what)
+            return done
+
+        return operation
+
+
+def test_killed_at_every_boundary_nothing_is_done_twice(raw, tmp_path, monkeypatch):
+    """Broken on purpose: the journal removed where the build ends; the spools before the manifest is whole; a manifest
+    that is whole not gone on from; the journal written in place.
+    """
+    monkeypatch.setattr("nestlab.data.kuairand_merge.PIECE", 110)
+    boundary = Boundary(monkeypatch)
+    whole = prepare(raw, tmp_path / "whole", block_bytes=9000)
+    expected, boundary.passed = boundary.passed, []
+    first, *spools, journal, last = expected[-5:]
+    assert (first, sorted(spools)) == ("manifest.json", ["events.spool", "log.spool"])
+    assert (journal, last) == ("journal.jsonl", "published")
+    for number in range(2 * len(expected)):
+        boundary.when = ("before", "after")[number % 2]
+        with pytest.raises(Killed):
+            prepare(raw, tmp_path / "killed", block_bytes=9000)
+        if "manifest.json" not in boundary.passed:
+            leave_half_written(tmp_path / "killed")
+    boundary.when = None
+    resumed = prepare(raw, tmp_path / "killed", block_bytes=9000)
+    assert boundary.passed == expected
+    assert resumed.prepared.content == whole.prepared.content
+    assert listing(resumed.prepared.folder) == listing(whole.prepared.folder)
+
+
+def test_a_killed_hash_is_all_that_is_done_again(raw, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("nestlab.data.kuairand_prepare.describe_files", Mock(side_effect=Killed))
+        prepare(raw, tmp_path)
+    said = Stop()
+    prepare(raw, tmp_path, said)
+    assert set(said.stages) == {"hash"}
+
+
+def test_a_full_disk_loses_nothing_and_a_lost_spool_does_not_end_in_a_loop(raw, tmp_path, monkeypatch):
+    """Broken on purpose: the folder removed after any OSError; kept after any."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ColumnWriter, "flush", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        with pytest.raises(UserError, match=r"No space left on device; .*kept in .*\.tmp-kuairand-pure-") as error:
+            prepare(raw, tmp_path)
+    assert "\n" not in str(error.value)
+    said = Stop("merge", 2)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(raw, tmp_path, said)
+    assert "read" not in said.stages
+    next(tmp_path.glob(".tmp-*/log.spool")).unlink()
+    with pytest.raises(UserError, match=r"log\.spool: No such file or directory; .* removed: run it again"):
+        prepare(raw, tmp_path)
+    assert prepare(raw, tmp_path).info.rows > 0
+
+
+def test_a_repeated_key_s_table_killed_while_it_is_replaced(tmp_path, monkeypatch):
+    """Broken on purpose: what a killed process left of the folder not removed."""
+    oracle.write_log(tmp_path, oracle.made_rows(20))
+    oracle.write_videos(tmp_path, [VIDEO.format(video) for video in (0, 1, 1)])
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("nestlab.data.table_reading.open_columns", Mock(side_effect=Killed))
+        prepare(tmp_path, tmp_path / "prepared")
+    assert list((tmp_path / "prepared").glob(".tmp-*/*.whole"))
+    assert prepare(tmp_path, tmp_path / "prepared").manifest["rejected_in_tables"] == {"repeated key": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,7 @@ def collate(rows: pa.Table) -> Batch:
 
 def loader(rows: int, batch: int, first: int = 0, **options) -> Loader:
     chunks = pa.chunked_array([pa.array(part) for part in np.array_split(np.arange(rows + first), 3)])
-    return Loader(pa.table({"row": chunks}), collate, (first, rows + first), batch, shuffle="window", **options)
+    return Loader(pa.table({"row": chunks}), collate, (first, rows + first), batch, **{"shuffle": "window", **options})
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +73,54 @@ def test_its_state_is_an_epoch_and_a_batch():
     list(one)
     one.begin_at(Position(1, 3))
     other.load_state_dict(one.state_dict())
-    assert one.state_dict() == {"epoch": 1, "batch": 3}
+    assert (one.state_dict()["epoch"], one.state_dict()["batch"]) == (1, 3)
     assert [each.ids.tolist() for each in other] == [each.ids.tolist() for each in one]
     with pytest.raises(UserError, match="batch=9"):
         other.load_state_dict({"epoch": 0, "batch": 9})
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "window"])
+@pytest.mark.parametrize("taken", [0, 1, 3, 8])
+def test_a_state_taken_in_the_middle_goes_on_behind_the_last_batch(shuffle, taken):
+    """Also where the iteration was given up, and for another rank of another number of them. Broken on purpose: the
+    state that of the next iteration; the batch counted when it is asked for again."""
+    whole = [[each.ids.tolist() for each in epoch] for one in [loader(40, 5, shuffle=shuffle)] for epoch in (one, one)]
+    one = loader(40, 5, shuffle=shuffle)
+    batches = iter(one)
+    assert [next(batches).ids.tolist() for _ in range(taken)] == whole[0][:taken]
+    state = json.loads(json.dumps(one.state_dict()))
+    assert (state["epoch"], state["batch"]) == (taken // 8, taken % 8)
+    other, third = loader(40, 5, shuffle=shuffle), loader(40, 5, shuffle=shuffle).slice(1, 5)
+    for each in (other, third):
+        each.load_state_dict(state)
+    left = whole[0][taken:] or whole[1]
+    assert [each.ids.tolist() for each in other] == left
+    assert [each.ids.tolist() for each in third] == [ids[1:2] for ids in left]
+    assert [each.ids.tolist() for each in batches] == whole[0][taken:]  # the first one is not disturbed
+    assert one.state_dict()["epoch"] == 1
+    one.load_state_dict({"epoch": 0, "batch": 2})  # as an earlier version wrote it
+    assert one.state_dict()["batch"] == 2
+    assert [each.ids.tolist() for each in one] == whole[0][2:]
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("batch_size", {"batch": 10}),
+        ("shuffle", {"shuffle": "full"}),
+        ("seed", {"seed": 1}),
+        ("batches", {"limit": 3}),
+        ("rows", {"first": 2}),
+        ("data", {"data": "b"}),
+    ],
+)
+def test_the_state_of_another_setting_is_refused(name, other):
+    state = loader(**{"rows": 40, "batch": 5, "data": "a"}).state_dict()
+    into = loader(**{"rows": 40, "batch": 5, "data": "a"} | other)
+    with pytest.raises(UserError, match=rf"state: of {name}=.*, this loader has .*; load it into one of the same"):
+        into.load_state_dict(state)
+    with pytest.raises(UserError, match="state: not a loader's, it lacks batch and epoch"):
+        into.load_state_dict({})
 
 
 def test_an_unknown_shuffle_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -187,6 +188,13 @@ def test_ranks_slices_make_the_global_batch_and_a_pass_can_go_on_in_its_middle()
     later = data.batches("train", 4, shuffle=True, seed=5)
     later.begin_at(Position(0, 1))
     assert torch.equal(next(iter(later)).ids, whole[1].ids)
+    taken, again = iter(loader), data.batches("train", 4, shuffle=True, seed=5)  # the second epoch
+    next(taken)
+    state = json.loads(json.dumps(loader.state_dict()))
+    again.load_state_dict(state)
+    assert torch.equal(next(iter(again)).ids, next(taken).ids)
+    with pytest.raises(UserError, match="state: of sequences="):
+        made(LONG, history=4, seed=1).batches("train", 4, shuffle=True, seed=5).load_state_dict(state)
 
 
 def test_negatives_hang_on_epoch_and_sample_alone():

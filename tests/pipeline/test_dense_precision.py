@@ -90,6 +90,26 @@ def test_one_step_in_bf16_is_what_casts_by_hand_give():
     torch.testing.assert_close(model.dense.layer.weight, weight - weight.grad, rtol=0, atol=2**-8 * weight.grad.max())
 
 
+class Twice(nn.Module):
+    """One weight [1, 1] that two look-ups meet: its gradient is the sum of two products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, 1))
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> DenseOutput:
+        losses = F.linear(first, self.weight).float() + F.linear(second, self.weight).float()
+        return DenseOutput(losses, losses)
+
+
+def test_the_gradients_of_a_weight_that_is_used_twice_are_added_up_in_float32():
+    """256 + 1 is no bf16 number. Broken on purpose: autocast with its cache, which gives 256."""
+    dense = Twice()
+    called = arithmetic.DenseArithmetic(dense, Techniques.parse(BF16), torch.device("cpu"), torch.float32)
+    called.backward(called(torch.tensor([[256.0]]), torch.tensor([[1.0]])).losses.sum())
+    assert dense.weight.grad.item() == 257.0
+
+
 def _pooled(batch, store) -> torch.Tensor:
     lengths = batch.feature_lengths()[1].tolist()
     first = int(batch.feature_lengths()[0].sum())
