@@ -143,6 +143,7 @@ class SequenceData:
         """
         table = self._part(part)
         order = {"shuffle": shuffle, "seed": seed, "drop_last": drop_last, "limit": limit}
+        order["data"] = self.info.fingerprint
         return SequenceLoader(table, self._collator, (0, table.num_rows), batch_size, **order)
 
     def samples(self, part: str) -> int:
