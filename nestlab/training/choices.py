@@ -36,12 +36,12 @@ _EVENTS = {"dataset": "kuairand", "history": 50}
 _NEXT_ITEM = {
     **_EVENTS,
     "batch_size": 256,
-    "epochs": 5,
+    "epochs": 4,
     "optimizer": "rowwise_adagrad",
     "lr": 0.3,
     "dense_lr": 0.003,
     "dim": 64,
-    "negatives": 128,
+    "negatives": 256,
     "blocks": 2,
 }
 

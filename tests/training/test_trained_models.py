@@ -76,10 +76,10 @@ def test_every_model_of_the_library_is_a_choice():
 def test_defaults_are_the_models_own_and_are_told():
     """Those of retrieval are the accuracy study's, which chose them; whatever is given stands."""
     study, options = Settings(), TrainOptions.of("hstu", lr=None, batch_size=32)
-    names = ("dataset", "dim", "blocks", "history", "negatives", "lr", "dense_lr")
+    names = ("dataset", "dim", "blocks", "history", "negatives", "epochs", "lr", "dense_lr")
     assert all(getattr(options, name) == getattr(study, name) for name in names)
     assert (options.optimizer, options.batch_size) == ("rowwise_adagrad", 32)
-    assert options.parameters["negatives"] == 128 and options.parameters["model"] == "hstu"
+    assert options.parameters["negatives"] == 256 and options.parameters["model"] == "hstu"
     assert TrainOptions.of() == TrainOptions() and not set(OWN) & set(TrainOptions().parameters)
     assert taking("history") == ["din", "multitask", "multitask_hstu", "hstu", "fuxi", "sasrec"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nestlab.errors import UserError
+from nestlab.models.sequence.building import TEMPERATURE
 
 ENCODERS = {"sasrec": "SASRec", "hstu": "HSTU", "fuxi": "FuXi-α"}  # by parameter, in the order in which they are shown
 METRICS = ("HR@10", "HR@50", "NDCG@10", "NDCG@50", "MRR")
@@ -54,10 +55,10 @@ class Settings:
     dim: int = 64
     blocks: int = 2
     heads: int = 1
-    temperature: float = 0.05
-    negatives: int = 128
+    temperature: float = TEMPERATURE
+    negatives: int = 256
     batch_size: int = 256
-    epochs: int = 5
+    epochs: int = 4
     lr: float = 0.3
     dense_lr: float = 0.003
     micro_batches: int = 2
