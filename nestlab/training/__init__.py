@@ -1,6 +1,6 @@
 """The fit loop, metrics, checkpoints, and the trained model as files."""
 
-from nestlab.training.checkpoint import Checkpoints, State, Trained, restore, save
+from nestlab.training.checkpoint import Checkpoints, Trained, restore, save
 from nestlab.training.export import check_target, export_model
 from nestlab.training.fit import FitConfig, Saving, fit
 from nestlab.training.history import History
@@ -11,6 +11,7 @@ from nestlab.training.options import SaveOptions, TrainOptions
 from nestlab.training.ranking_metrics import popularity_ranks, ranks_of_targets, retrieval_metrics
 from nestlab.training.recipe import Recipe, assemble, connect
 from nestlab.training.retrieval import Ranking, RankingProtocol, evaluate_retrieval, rank_by_popularity
+from nestlab.training.state import State
 
 __all__ = [
     "Checkpoints",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,7 @@ import numpy as np
 import torch
 from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
-from torch import Tensor
 
-from nestlab.data import Position
 from nestlab.embedding import EmbeddingStore
 from nestlab.embedding import checkpoint as tables
 from nestlab.embedding.checkpoint.manifest import Manifest, parse_save, require_manifest
@@ -34,14 +31,13 @@ from nestlab.exchange import Channel, LocalTransport, Transport
 from nestlab.models import RecModel
 from nestlab.training import dense_state
 from nestlab.training.dense_state import Tensors, under
+from nestlab.training.facts import Facts, check_facts
 from nestlab.training.gathering import together
-from nestlab.training.history import History
+from nestlab.training.state import State, curve_of, state_of
 from nestlab.training.whole_tables import check_whole, gather_whole, load_whole
 
 FORMAT = 1
 FULL_EVERY = 10
-
-Facts = Mapping[str, bool | int | float | str | None]
 
 
 @dataclass(frozen=True)
@@ -53,14 +49,6 @@ class Trained:
     optimizer: torch.optim.Optimizer
     transport: Transport = field(default_factory=LocalTransport)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-
-
-@dataclass(frozen=True)
-class State:
-    """Where a training stands: `position` is that of the first batch not trained, `history` the curve up to it."""
-
-    position: Position
-    history: History
 
 
 @dataclass(frozen=True)
@@ -224,7 +212,7 @@ def restore(folder: str | Path, trained: Trained, facts: Facts | None = None, ev
         dense_state.load_dense(dense, tensors)
         dense_state.load_optimizer(trained.optimizer, tensors, content["optimizer"])
         dense_state.load_rank_tensors(dense, trained.device, _own(tensors, mesh.rank, content))
-        found.append(_state(content, tensors))
+        found.append(state_of(content, tensors))
         return ""
 
     together(transport, read)
@@ -254,7 +242,7 @@ def _pack(trained: Trained, state: State, facts: Facts, own_of_ranks: list[Tenso
     tensors |= dense_state.dense_tensors(dense)
     for rank, own in enumerate(own_of_ranks):
         tensors |= {f"rank.{rank}.{name}": value for name, value in own.items()}
-    tensors |= _curve(history)
+    tensors |= curve_of(history)
     content = {
         "format": FORMAT,
         "step": history.step,
@@ -267,33 +255,6 @@ def _pack(trained: Trained, state: State, facts: Facts, own_of_ranks: list[Tenso
         "facts": dict(facts),
     }
     return tensors, content
-
-
-def _curve(history: History) -> Tensors:
-    losses = np.array([loss for _, loss, _ in history.losses], dtype=np.float64)
-    samples = np.array([samples for _, _, samples in history.losses], dtype=np.int64)
-    looks = {name: [look[name] for look in history.evaluations] for name in (history.evaluations or [{}])[0]}
-    curve = {"curve.loss": losses, "curve.samples": samples}
-    curve |= {f"look.{name}": np.array(values, dtype=np.float64) for name, values in looks.items()}
-    return {name: torch.from_numpy(values) for name, values in curve.items()}
-
-
-def _state(content: dict[str, Any], tensors: Tensors) -> State:
-    losses, samples = tensors["curve.loss"].tolist(), tensors["curve.samples"].tolist()
-    history = History(
-        losses=[(i + 1, loss, size) for i, (loss, size) in enumerate(zip(losses, samples, strict=True))],
-        evaluations=_looks({name: tensors[f"look.{name}"] for name in content["looks"]}),
-        before=len(losses),
-        train_seconds=content["train_seconds"],
-        samples=content["samples"],
-    )
-    return State(Position(**content["position"]), history)
-
-
-def _looks(columns: Mapping[str, Tensor]) -> list[dict[str, float]]:
-    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    looks = [dict(zip(columns, row, strict=True)) for row in rows]
-    return [{**look, "step": int(look["step"])} for look in looks]
 
 
 def _own(tensors: Tensors, rank: int, content: dict[str, Any]) -> Tensors:
@@ -315,22 +276,3 @@ def _content(manifest: Manifest, folder: str | Path) -> dict[str, Any]:
             f"{FORMAT}; use its version"
         )
     return content
-
-
-def _told(value: object) -> object:
-    return "none" if value == "" else value
-
-
-def check_facts(saved: Facts, mine: Facts) -> None:
-    """In the order of this run's, which begin with what decides the others.
-
-    Raises:
-        UserError: they differ in one that was saved.
-    """
-    for name in dict.fromkeys([*mine, *saved]):
-        if name in saved and saved[name] != mine.get(name):
-            raise UserError(
-                f"restart: the checkpoint was trained with {name}={_told(saved[name])}, and this run has "
-                f"{name}={_told(mine.get(name))}; "
-                "give what it had, or name a new folder"
-            )

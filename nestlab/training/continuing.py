@@ -9,14 +9,13 @@ from nestlab.errors import UserError
 from nestlab.techniques import Techniques
 from nestlab.training.checkpoint import (
     Checkpoints,
-    Facts,
     Trained,
-    check_facts,
     check_folder,
     content_of,
     restore,
     step_of,
 )
+from nestlab.training.facts import Facts, check_facts
 from nestlab.training.fit import Report, Saving
 from nestlab.training.gathering import together
 from nestlab.training.options import SaveOptions, TrainOptions

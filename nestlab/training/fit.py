@@ -16,9 +16,10 @@ from nestlab.batch import Batch
 from nestlab.data import Position
 from nestlab.errors import UserError
 from nestlab.pipeline import Pipeline, StepOutput
-from nestlab.training.checkpoint import Checkpoints, State
+from nestlab.training.checkpoint import Checkpoints
 from nestlab.training.history import History
 from nestlab.training.looks import ClickJudge, Judge
+from nestlab.training.state import State
 
 __all__ = ["FitConfig", "History", "Loader", "Report", "Saving", "fit"]
 

@@ -26,9 +26,9 @@ from nestlab.models.ranking.building import RANKING
 from nestlab.models.sequence import ENCODERS
 from nestlab.techniques import Techniques
 from nestlab.training import History, SaveOptions, TrainOptions, assemble, recipe
-from nestlab.training.checkpoint import check_facts
 from nestlab.training.choices import MODELS, OWN, taking
 from nestlab.training.continuing import facts_of
+from nestlab.training.facts import check_facts
 from nestlab.training.families import open_data
 from nestlab.training.looks import ClickJudge, RetrievalJudge, TaskJudge
 from nestlab.training.options import check_data
