@@ -36,12 +36,12 @@ _EVENTS = {"dataset": "kuairand", "history": 50}
 _NEXT_ITEM = {
     **_EVENTS,
     "batch_size": 256,
-    "epochs": 4,
+    "epochs": 3,
     "optimizer": "rowwise_adagrad",
     "lr": 0.3,
-    "dense_lr": 0.003,
+    "dense_lr": 0.001,
     "dim": 64,
-    "negatives": 256,
+    "negatives": 128,
     "blocks": 2,
 }
 

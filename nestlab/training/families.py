@@ -114,6 +114,9 @@ def _ranking(options: TrainOptions, dataset: Dataset) -> tuple[Loader, Loader, l
     return train, heldout, tables, dense
 
 
+HEADS = 2  # of the attention of encoders
+
+
 def _retrieval(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
     """All windows of a user are trained on, and parts are borders in time; see `nestlab.data.sequences`."""
     given = {"history": options.history, "negatives": options.negatives, "seed": options.seed}
@@ -122,7 +125,9 @@ def _retrieval(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
     judge = RetrievalJudge(sequences, HELDOUT, max(options.batch_size, WINDOWS_A_LOOK), RANKING_PROTOCOL)
     known, flags = {"item": len(sequences.items)}, Techniques.parse(options.techniques)
     tables = as_trains(sequence_tables(options.dim), known, flags)
-    dense = sequence_model(options.model, sequences, Size(options.dim, options.blocks, seed=options.seed)).dense
+    dense = sequence_model(
+        options.model, sequences, Size(options.dim, options.blocks, heads=HEADS, seed=options.seed)
+    ).dense
     protocol = judge.protocol.facts | {"split": "time", "heldout": sequences.samples(HELDOUT)}
     heldout = f"{sequences.samples(HELDOUT):,} windows, those whose next event is after the border in time"
     return Material(sequences.info, train, judge, tables, dense, protocol, heldout)

@@ -79,7 +79,7 @@ def test_defaults_are_the_models_own_and_are_told():
     names = ("dataset", "dim", "blocks", "history", "negatives", "epochs", "lr", "dense_lr")
     assert all(getattr(options, name) == getattr(study, name) for name in names)
     assert (options.optimizer, options.batch_size) == ("rowwise_adagrad", 32)
-    assert options.parameters["negatives"] == 256 and options.parameters["model"] == "hstu"
+    assert options.parameters["negatives"] == 128 and options.parameters["model"] == "hstu"
     assert TrainOptions.of() == TrainOptions() and not set(OWN) & set(TrainOptions().parameters)
     assert taking("history") == ["din", "multitask", "multitask_hstu", "hstu", "fuxi", "sasrec"]
 

@@ -54,13 +54,13 @@ class Settings:
     history: int = 50
     dim: int = 64
     blocks: int = 2
-    heads: int = 1
+    heads: int = 2
     temperature: float = TEMPERATURE
-    negatives: int = 256
+    negatives: int = 128
     batch_size: int = 256
-    epochs: int = 4
+    epochs: int = 3
     lr: float = 0.3
-    dense_lr: float = 0.003
+    dense_lr: float = 0.001
     micro_batches: int = 2
     tt_rank: int = 16
 
