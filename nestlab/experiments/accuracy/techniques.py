@@ -92,7 +92,7 @@ def _rounding(rows: pd.DataFrame) -> str:
     most = moved[list(CONSISTENCY)].abs().to_numpy().max()
     return (
         f"In float32 *{', '.join(rows[rows['changed'] == 0]['case'].unique())}* keeps every rank; where sums come in "
-        f"another order, their rounding grows over the training and moves a metric by up to {most:.4f}: whatever is "
+        f"another order, their rounding grows over the training and moves a metric by up to {most:.1e}: whatever is "
         "smaller than that is no cost of a technique."
     )
 
