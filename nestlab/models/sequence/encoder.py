@@ -48,7 +48,9 @@ class Size:
             if getattr(self, name) < 1:
                 raise UserError(f"encoder: {name}={getattr(self, name)}: choose 1 or more")
         if self.head_dim is None and self.dim % self.heads:
-            raise UserError(f"encoder: {self.heads} heads do not divide dim={self.dim}; give another dim, other heads, or head_dim")
+            raise UserError(
+                f"encoder: {self.heads} heads do not divide dim={self.dim}; give another dim, or other heads"
+            )
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoder: dropout={self.dropout}: choose 0 … 1, without 1")
 
