@@ -101,11 +101,11 @@ def test_the_same_moment_with_other_labels_is_no_copy(opened):
 
 def test_rows_of_one_millisecond_keep_the_order_of_the_files(tmp_path, opened):
     oracle.write_log(tmp_path, [event(video=v) for v in (5, 1)], oracle.EARLY)
-    dataset = opened([event(video=v, time_ms=NOON + t) for v, t in ((9, 0), (2, -1), (7, 0), (3, 0))])
+    dataset = opened([event(video=v, time_ms=NOON + t) for v, t in ((9, 0), (2, -1), (7, 0), (3, 1))])
     assert column(dataset, "video_id") == [2, 5, 1, 9, 7, 3]
     history = ids_of(whole(dataset, history=10), "hist_video_id")
     assert history[-1] == [2, 5, 1, 9, 7]
-    assert history[1] == [2]
+    assert history[1] == history[-2] == [2]
 
 
 def test_duration_zero_is_a_missing_duration(opened):
