@@ -65,21 +65,21 @@ def meets_again(port):
     rank = int(os.environ["RANK"])
     env = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     env = dict(os.environ) if port is None else env
-    found = [_meeting(env, 4)]
+    found = [_meeting(env, 20)]
     time.sleep(0.5 * rank)
-    found.append(_meeting(env, 4))
+    found.append(_meeting(env, 20))
     for alone in (0, 1):
         if rank == alone:
             found.append(_meeting(env, 0.5))
         else:
             time.sleep(1.0)
-        found.append(_meeting(env, 8))
+        found.append(_meeting(env, 20))
     if rank == 1:
         with mock.patch.object(collective, "make_groups", side_effect=OSError("no memory")):
             found.append(_meeting(env, 1))
     else:
         found.append(_meeting(env, 1))
-    found.append(_meeting(env, 8))
+    found.append(_meeting(env, 20))
     return found
 
 
