@@ -24,8 +24,9 @@ from nestlab.experiments.accuracy.training import train as train_as_the_study
 from nestlab.experiments.nestpipe.cases import Case
 from nestlab.models.ranking.building import RANKING
 from nestlab.models.sequence import ENCODERS
+from nestlab.models.sequence.building import TEMPERATURE
 from nestlab.techniques import Techniques
-from nestlab.training import History, SaveOptions, TrainOptions, assemble, recipe
+from nestlab.training import History, SaveOptions, TrainOptions, assemble, families, recipe
 from nestlab.training.choices import MODELS, OWN, taking
 from nestlab.training.continuing import facts_of
 from nestlab.training.facts import check_facts
@@ -78,6 +79,7 @@ def test_defaults_are_the_models_own_and_are_told():
     study, options = Settings(), TrainOptions.of("hstu", lr=None, batch_size=32)
     names = ("dataset", "dim", "blocks", "history", "negatives", "epochs", "lr", "dense_lr")
     assert all(getattr(options, name) == getattr(study, name) for name in names)
+    assert (families.HEADS, TEMPERATURE) == (study.heads, study.temperature)
     assert (options.optimizer, options.batch_size) == ("rowwise_adagrad", 32)
     assert options.parameters["negatives"] == 128 and options.parameters["model"] == "hstu"
     assert TrainOptions.of() == TrainOptions() and not set(OWN) & set(TrainOptions().parameters)

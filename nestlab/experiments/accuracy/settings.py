@@ -17,7 +17,7 @@ class Settings:
     """What every part and every rank is given.
 
     The recipe (from `history` to `dense_lr`) was chosen on a validation split: the newest part of the *training*
-    events, never on what is held out. See `tuning`.
+    events, not by what is held out. See `tuning`.
 
     Attributes:
         dataset, data_root, seed, device, world_size: as the notebook's parameters.

@@ -32,7 +32,6 @@ from nestlab.experiments.tables import Said, answer, chosen
 NAMES = {"tt_rec": "TT-Rec", "el_rec": "EL-Rec", "ecorec": "EcoRec"}
 OVER_BATCH, OVER_RANK = "over the batch", "over the rank"
 PARTS = ("prepare", "forward", "backward")
-_TIMED = (*(f"{part}_ms" for part in PARTS), "total_ms")
 _DIGEST = {
     "ids": "ids",
     "batch": "batch, ids",
