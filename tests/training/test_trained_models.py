@@ -79,7 +79,7 @@ def test_defaults_are_the_models_own_and_are_told():
     study, options = Settings(), TrainOptions.of("hstu", lr=None, batch_size=32)
     names = ("dataset", "dim", "blocks", "history", "negatives", "epochs", "lr", "dense_lr")
     assert all(getattr(options, name) == getattr(study, name) for name in names)
-    assert (families.HEADS, TEMPERATURE) == (study.heads, study.temperature)
+    assert (study.heads, study.temperature) == (families.HEADS, TEMPERATURE)
     assert (options.optimizer, options.batch_size) == ("rowwise_adagrad", 32)
     assert options.parameters["negatives"] == 128 and options.parameters["model"] == "hstu"
     assert TrainOptions.of() == TrainOptions() and not set(OWN) & set(TrainOptions().parameters)

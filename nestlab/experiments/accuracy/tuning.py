@@ -2,8 +2,8 @@
 
 The validation part lies between the two borders in time; held-out samples lie behind the second one and are not read.
 The recipe is one of a few tried: near the highest for HSTU within the epochs that the scale `quick` has time for, and
-such that the rounding of float64 stays small. An earlier one was given up after a whole study, whose held-out figures were
-known when this one was chosen, by the figures of the validation part (docs/log.md, 30 November 2026):
+such that the rounding of float64 stays small. One before was given up after a whole study, whose held-out figures were
+known when this one was chosen by those of the validation part (docs/log.md):
 
     from nestlab.experiments.accuracy import settings, tuning
     tuning.epochs(settings.settings("quick", data_root="…", world_size=1), "hstu")

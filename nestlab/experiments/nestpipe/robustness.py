@@ -80,10 +80,10 @@ def plot(frame: pd.DataFrame, title: str, names: Mapping[str, str] = VARIED) -> 
                 highest = max(row["plain_step_ms_high"], row["nestpipe_step_ms_high"])
                 axes.annotate(f"{row['speedup']:.2f}×", (x, highest), (0, 3), textcoords="offset points", ha="center")
             axes.set_xticks(rows.index, [f"{value}" for value in rows["value"]])
-            axes.set(xlabel=label, ylabel=f"ms a step\n({rounds_text(rounds)})")
+            axes.set(xlabel=label, ylabel="ms a step")
             axes.grid(False, axis="x")
             axes.margins(y=0.12)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, title=rounds_text(rounds))
     return figure
 
 
