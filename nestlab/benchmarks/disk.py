@@ -17,7 +17,7 @@ import numpy as np
 
 from nestlab.benchmarks.disk_stores import Lmdb, Mapped, Pool, Raw, Records, Sqlite, Store
 from nestlab.benchmarks.timing import interleave
-from nestlab.embedding.host.file_kernels import read_records
+from nestlab.embedding.host.file_kernels import read_records, scratch
 from nestlab.errors import UserError
 
 OURS, FILE, RAW = "buffer pool", "record file", "pread/pwrite"
@@ -146,7 +146,7 @@ def _load(path: str) -> None:
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     pages = np.arange(os.fstat(descriptor).st_size // _PAGE)
     aside = np.empty(_PAGE, np.uint8)
-    read_records(descriptor, _PAGE, pages, np.zeros(pages.size, np.int64), aside.ctypes.data)
+    read_records(descriptor, _PAGE, pages, np.zeros(pages.size, np.int64), aside.ctypes.data, scratch(_PAGE))
     os.close(descriptor)
 
 

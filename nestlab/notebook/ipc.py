@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from jupyter_client.manager import AsyncKernelManager
@@ -29,3 +30,13 @@ class KernelManager(AsyncKernelManager):
         # and then writes an error about it into the run's log; one that is busy is ended by the command that owns it.
         if not self.shutting_down:
             await super()._async_interrupt_kernel()
+
+    async def _async_is_alive(self) -> bool:
+        """Whoever asks learns only that the kernel is dead; the run's stderr.log tells of what."""
+        alive = await super()._async_is_alive()
+        code = await self.provisioner.poll() if self.provisioner is not None and not alive else None
+        if code is not None and code < 0 and not self.shutting_down:
+            print(f"the kernel was ended by signal {-code}: {signal.strsignal(-code)}", file=sys.stderr)
+        return alive
+
+    is_alive = _async_is_alive

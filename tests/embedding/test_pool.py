@@ -383,6 +383,30 @@ def test_records_of_any_size_and_far_rows(folder, width, dtype):
     assert np.array_equal(read, again)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc gives freed memory back at once by a setting of its own")
+def test_no_call_uses_memory_that_was_freed(tmp_path):
+    """With every large allocation mapped by itself, memory that is used after it was freed is not there any more."""
+    code = f"""
+import os
+import numpy as np
+from nestlab.embedding.host.record_file import RecordFile
+file, rows = RecordFile({str(tmp_path)!r}, 96), np.arange(1000)
+records, read = np.arange(24_000, dtype=np.float32).reshape(1000, 24), np.zeros((1000, 24), np.float32)
+file.ensure(1000)
+file.write(rows, rows, records)
+for cached in (True, False):
+    if not cached:
+        os.fsync(file.descriptor)
+        os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    read[:] = 0
+    file.read(rows, rows, read)
+    assert np.array_equal(read, records)
+"""
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "4096"}
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
 def test_reads_and_writes_that_stop_early_go_on():
     """The kernels' own loops in plain Python, over system calls that do seven bytes of their work, and then none."""
     disk, memory, left = bytearray(range(200)), bytearray(200), [1000]

@@ -33,5 +33,5 @@ def test_it_runs_without_real_data_and_says_so(notebook, tmp_path):
     (tmp_path / "data").mkdir()
     command = [sys.executable, "-m", "nestlab.cli", "run", str(notebook), "-p", "scale=smoke"]
     done = subprocess.run([*command, "-p", "data_root=data"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in tmp_path.rglob("stderr.log"))
     require_complete(tmp_path / "results")

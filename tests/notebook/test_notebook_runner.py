@@ -139,6 +139,7 @@ def test_a_killed_kernel_is_a_killed_run(write, tmp_path):
     run = the_run(tmp_path / "results")
     assert process.returncode == 1 and "NOT FINISHED" in out and "the kernel died" in err
     assert run.manifest["status"] == "killed"
+    assert "the kernel was ended by signal 9: Killed" in (run.path / "stderr.log").read_text()
     listed = subprocess.run(
         [sys.executable, "-m", "nestlab.cli", "results", "list", "--results", str(tmp_path / "results")],
         capture_output=True,

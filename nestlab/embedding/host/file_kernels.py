@@ -4,6 +4,9 @@
 `preadv2(RWF_NOWAIT)` answers at once from the page cache, or starts the read and refuses; what was refused is read
 again, waiting, once many reads are on their way: one call a record while the cache is warm, a full queue at the disk
 while it is not (docs/log.md has what the other ways gave).
+
+Memory whose address goes to the system belongs to the caller (`scratch`): an array made in a kernel is freed after its
+last use as an array, whatever addresses of it are still in use.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ GAP = 2048  # bytes between two records up to which reading them too is cheaper 
 SAMPLE = 16  # before writing, one page in so many is asked for; all of them if one was not in the page cache
 
 _NOWAIT = 8  # RWF_NOWAIT
+_WORDS = 2  # of a `scratch` before its buffer: the address and the length that `preadv2` is given
 _word = types.uintp
 _pread = types.ExternalFunction("pread", types.intp(types.int32, _word, _word, types.int64))
 _pwrite = types.ExternalFunction("pwrite", types.intp(types.int32, _word, _word, types.int64))
@@ -30,16 +34,16 @@ if sys.platform == "linux":
     _preadv2 = types.ExternalFunction("preadv2", types.intp(types.int32, _word, types.int32, types.int64, types.int32))
 
     @inlined
-    def _read_cached(fd, vector, address, count, offset):
+    def _read_cached(fd, aside, address, count, offset):
         """Bytes read without waiting; not `count` where the page cache lacks some, whose reading has begun."""
-        vector[0] = address
-        vector[1] = count
-        return _preadv2(fd, vector.ctypes.data, 1, offset, _NOWAIT)
+        aside[0] = address
+        aside[1] = count
+        return _preadv2(fd, aside.ctypes.data, 1, offset, _NOWAIT)
 
 else:
 
     @inlined
-    def _read_cached(fd, vector, address, count, offset):
+    def _read_cached(fd, aside, address, count, offset):
         return _pread(fd, address, count, offset)
 
 
@@ -85,69 +89,73 @@ def _scatter(rows, frames, begin, end, memory, size, buffer):
         _memcpy(memory + frames[i] * size, buffer + (rows[i] - rows[begin]) * size, size)
 
 
+def scratch(size: int) -> np.ndarray:
+    """What one call of a kernel below needs aside, for records of `size` bytes: two words for `preadv2`, a buffer."""
+    return np.empty(_WORDS + -(-max(SPAN, size) // 8), np.uint64)
+
+
 @jit
-def read_records(fd, size, rows, frames, memory):
+def read_records(fd, size, rows, frames, memory, aside):
     """Reads the records of rows [n] int64, ascending, into the frames [n] int64 of the memory at address `memory`.
 
-    Records that lie close together come in one call by way of a buffer. Returns −1, or the place in `rows` of the
-    first record that could not be read.
+    Records that lie close together come in one call by way of `aside`, a `scratch`. Returns −1, or the place in `rows`
+    of the first record that could not be read.
     """
-    buffer, vector = np.empty(max(SPAN, size), np.uint8), np.empty(2, np.uint64)
     waiting, count, begin = np.empty((QUEUE, 2), np.int64), 0, 0
-    aside = buffer.ctypes.data
+    buffer = aside.ctypes.data + 8 * _WORDS
     while begin < rows.size:
         end = _stretch(rows, begin, size, GAP)
         whole = (rows[end - 1] + 1 - rows[begin]) * size
-        target = memory + frames[begin] * size if end == begin + 1 else aside
-        if _read_cached(fd, vector, target, whole, rows[begin] * size) != whole:
+        target = memory + frames[begin] * size if end == begin + 1 else buffer
+        if _read_cached(fd, aside, target, whole, rows[begin] * size) != whole:
             waiting[count, 0] = begin
             waiting[count, 1] = end
             count += 1
         elif end > begin + 1:
-            _scatter(rows, frames, begin, end, memory, size, aside)
+            _scatter(rows, frames, begin, end, memory, size, buffer)
         begin = end
         if count == QUEUE or (begin == rows.size and count > 0):
             for k in range(count):
                 first, last = waiting[k, 0], waiting[k, 1]
                 whole = (rows[last - 1] + 1 - rows[first]) * size
-                if not _read_all(fd, aside, whole, rows[first] * size):
+                if not _read_all(fd, buffer, whole, rows[first] * size):
                     return first
-                _scatter(rows, frames, first, last, memory, size, aside)
+                _scatter(rows, frames, first, last, memory, size, buffer)
             count = 0
     return -1
 
 
 @inlined
-def _ask(fd, size, rows, begin, end, step, vector, byte):
+def _ask(fd, size, rows, begin, end, step, aside, byte):
     """Has the pages of every `step`-th record read that are not cached; True if there was one."""
     lacking = False
     for i in range(begin, end, step):
-        if _read_cached(fd, vector, byte, 1, rows[i] * size) != 1:
+        if _read_cached(fd, aside, byte, 1, rows[i] * size) != 1:
             lacking = True
     return lacking
 
 
 @jit
-def write_records(fd, size, rows, frames, memory):
+def write_records(fd, size, rows, frames, memory, aside):
     """Writes the frames [n] to the records of rows [n], ascending; runs of adjacent rows in one call.
 
     A record that fills no whole page makes the system read the page first if it is not cached, and wait: such pages
-    are asked for ahead. Returns −1, or the place in `rows` of the first record that could not be written.
+    are asked for ahead. `aside` is a `scratch`. Returns −1, or the place in `rows` of the first record that could not be
+    written.
     """
-    buffer, vector, byte = np.empty(max(SPAN, size), np.uint8), np.empty(2, np.uint64), np.empty(1, np.uint8)
-    aside = buffer.ctypes.data
+    buffer = aside.ctypes.data + 8 * _WORDS
     asked = begin = 0
     while begin < rows.size:
         if begin >= asked:
             asked = min(rows.size, begin + QUEUE)
-            if _ask(fd, size, rows, begin, asked, SAMPLE, vector, byte.ctypes.data):
-                _ask(fd, size, rows, begin, asked, 1, vector, byte.ctypes.data)
+            if _ask(fd, size, rows, begin, asked, SAMPLE, aside, buffer):
+                _ask(fd, size, rows, begin, asked, 1, aside, buffer)
         end = _stretch(rows, begin, size, 0)
         source = memory + frames[begin] * size
         if end > begin + 1:
-            source = aside
+            source = buffer
             for i in range(begin, end):
-                _memcpy(aside + (i - begin) * size, memory + frames[i] * size, size)
+                _memcpy(buffer + (i - begin) * size, memory + frames[i] * size, size)
         if not _write_all(fd, source, (end - begin) * size, rows[begin] * size):
             return begin
         begin = end
@@ -156,6 +164,6 @@ def write_records(fd, size, rows, frames, memory):
 
 def warm_up() -> None:
     """Compiles (or loads from numba's cache) every kernel above, on no record at all."""
-    none = np.empty(0, np.int64)
-    read_records(0, 8, none, none, none.ctypes.data)
-    write_records(0, 8, none, none, none.ctypes.data)
+    none, aside = np.empty(0, np.int64), scratch(8)
+    read_records(0, 8, none, none, none.ctypes.data, aside)
+    write_records(0, 8, none, none, none.ctypes.data, aside)

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from nestlab.embedding.host.file_kernels import read_records, write_records
+from nestlab.embedding.host.file_kernels import read_records, scratch, write_records
 from nestlab.errors import UserError
 
 _STEP = 64 << 20  # bytes by which the file grows at least; above 512 MiB it grows by an eighth
@@ -93,7 +93,8 @@ class RecordFile:
             UserError: the disk failed; some frames may be overwritten.
         """
         order = self._check(rows, frames, array)
-        failed = read_records(self.descriptor, self.record_bytes, rows[order], frames[order], array.ctypes.data)
+        where = self.descriptor, self.record_bytes, rows[order], frames[order], array.ctypes.data
+        failed = read_records(*where, scratch(self.record_bytes))
         if failed >= 0:
             row = int(rows[order][failed])
             self._fail("read", row, lambda: os.pread(self.descriptor, self.record_bytes, row * self.record_bytes))
@@ -106,7 +107,8 @@ class RecordFile:
             UserError: the disk failed; some of the records may be written.
         """
         order = self._check(rows, frames, array)
-        failed = write_records(self.descriptor, self.record_bytes, rows[order], frames[order], array.ctypes.data)
+        where = self.descriptor, self.record_bytes, rows[order], frames[order], array.ctypes.data
+        failed = write_records(*where, scratch(self.record_bytes))
         if failed >= 0:
             row, record = int(rows[order][failed]), array[frames[order][failed]].tobytes()
             self._fail("written", row, lambda: os.pwrite(self.descriptor, record, row * self.record_bytes))
