@@ -140,8 +140,8 @@ def write_records(fd, size, rows, frames, memory, aside):
     """Writes the frames [n] to the records of rows [n], ascending; runs of adjacent rows in one call.
 
     A record that fills no whole page makes the system read the page first if it is not cached, and wait: such pages
-    are asked for ahead. `aside` is a `scratch`. Returns −1, or the place in `rows` of the first record that could not be
-    written.
+    are asked for ahead. `aside` is a `scratch`. Returns −1, or the place in `rows` of the first record that could not
+    be written.
     """
     buffer = aside.ctypes.data + 8 * _WORDS
     asked = begin = 0
