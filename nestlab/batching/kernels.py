@@ -7,10 +7,9 @@ other, so they share this module.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+from nestlab.jit import inlined, jit
 
 _ABSENT = -2  # of a list link: this sample is in no list
 

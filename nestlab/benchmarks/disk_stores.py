@@ -19,7 +19,7 @@ import torch
 from nestlab.embedding.host.file_kernels import _pread, _pwrite
 from nestlab.embedding.host.pool import BufferPool
 from nestlab.embedding.host.record_file import RecordFile
-from nestlab.embedding.kernels import jit
+from nestlab.jit import jit
 
 _CHUNK = 1 << 16  # records put in at once
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from numba import float32, int64, njit
+from numba import float32, int64
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from nestlab.jit import jit
 
 DENSE_TYPES = (np.int32, np.int64)
 

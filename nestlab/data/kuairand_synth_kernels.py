@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from nestlab.data.kuairand_format import BEIJING_HOURS, COLUMNS, HOUR_MS
+from nestlab.jit import inlined, jit
 
 DAY_MS = 24 * HOUR_MS
 _DAYS_TO_2022_04_08 = 19_090
@@ -43,9 +44,6 @@ RANDOM_GIVEN[:, 4] = 1.37 * GIVEN[:, 4]
 RANDOM_LONG_GIVEN_VALID = 0.44
 EXPLORE = 0.2  # rows that leave the last one's cluster for one that need not be the user's own
 STAY_CAP_MS = 300_000
-
-jit = njit(cache=True, nogil=True, error_model="numpy")
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
 class Walk(NamedTuple):

@@ -7,10 +7,9 @@ They call each other, so they share this module (numba's cache does not notice a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+from nestlab.jit import inlined, jit
 
 
 @inlined

@@ -7,9 +7,8 @@ can decide and let it go on from there. Single-threaded, releases the GIL.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from nestlab.jit import jit
 
 KEY, NUMBER, WORD, DATE, WORDS = range(5)
 DONE, ODD, UNKNOWN = range(3)

@@ -7,9 +7,8 @@ All are single-threaded and release the GIL.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from nestlab.jit import jit
 
 _DIGIT_BITS = 11
 _COMMA, _NEWLINE, _MINUS, _ZERO = 44, 10, 45, 48

@@ -14,17 +14,15 @@ file; the two indexes need not agree on a hash.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from nestlab.embedding._prefetch import prefetch
 from nestlab.embedding.kernels import BLOCK, ROW_BITS
+from nestlab.jit import inlined, jit
 
 MOST_BUCKETS = 1 << 16
 _ROW_MASK = (1 << ROW_BITS) - 1
 _GOLDEN = uint64(0x9E3779B97F4A7C15)
-
-jit = njit(cache=True, nogil=True, error_model="numpy")
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
 @inlined

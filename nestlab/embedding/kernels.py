@@ -13,9 +13,10 @@ not notice a changed callee in another file).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from nestlab.embedding._prefetch import prefetch
+from nestlab.jit import inlined, jit
 
 ROW_BITS = 40  # rows per group: 2^40 − 1
 TABLE_BITS = 23  # tables per group; 23 and not 24, so that word 1 is never negative
@@ -24,9 +25,6 @@ AHEAD = 16  # keys between the hash and the probe of a look-up; a power of two
 
 _ROW_MASK = (1 << ROW_BITS) - 1
 _GOLDEN = uint64(0x9E3779B97F4A7C15)
-
-jit = njit(cache=True, nogil=True, error_model="numpy")
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
 @inlined

@@ -6,7 +6,7 @@ pass over the ids each way here, on one thread, without the GIL. Loops run over 
 
 from __future__ import annotations
 
-from nestlab.embedding.kernels import jit
+from nestlab.jit import jit
 
 
 @jit

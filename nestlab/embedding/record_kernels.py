@@ -12,12 +12,10 @@ not notice a changed callee in another file.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from nestlab.embedding._prefetch import prefetch
-
-jit = njit(cache=True, nogil=True, error_model="numpy")
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+from nestlab.jit import inlined, jit
 
 AHEAD = 4  # records prefetched ahead; 2 … 8 measured alike
 _LINE = 64  # bytes of a cache line

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from nestlab.embedding.keyset import int64_array
 from nestlab.errors import UserError
+from nestlab.jit import jit
 
 MAX_SHARDS = 1 << 31
-
-jit = njit(cache=True, nogil=True, error_model="numpy")
 
 
 def owner(ids: np.ndarray, table: str, world: int) -> np.ndarray:

@@ -6,9 +6,9 @@ All are single-threaded and release the GIL. A mask is a uint64 whose bit i says
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from nestlab.jit import jit
 
 
 @jit

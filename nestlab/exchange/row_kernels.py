@@ -6,11 +6,9 @@ All are single-threaded and release the GIL; the order of every sum is fixed.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from nestlab.embedding._prefetch import prefetch
-
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from nestlab.jit import jit
 
 AHEAD = 4  # rows prefetched ahead
 _LINE = 64  # bytes of a cache line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nestlab.embedding._prefetch import prefetch
-from nestlab.embedding.kernels import jit
+from nestlab.jit import jit
 
 AHEAD = 32  # rows asked for ahead of their turn
 POSITION_BITS = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import uint64
 
 from nestlab.embedding._prefetch import prefetch
-from nestlab.embedding.kernels import jit
+from nestlab.jit import jit
 
 AHEAD = 12  # rows asked for ahead of their turn; from 8 to 32 the same within the noise
 _LINE = 64  # bytes

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nestlab.embedding._prefetch import prefetch
-from nestlab.embedding.kernels import inlined, jit
+from nestlab.jit import inlined, jit
 
 BLOCK = 32  # rows prefetched, then read
 AHEAD = 64  # how far `touch` asks ahead, once for the row and once for its slot: a rolling window, not blocks

@@ -7,12 +7,10 @@ notice a changed callee in another file; it need not agree with the index's.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from nestlab.embedding._prefetch import prefetch
-
-jit = njit(cache=True, nogil=True, error_model="numpy")
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+from nestlab.jit import inlined, jit
 
 BLOCK = 32  # keys hashed ahead of the look at their counters
 AHEAD = 8  # rows whose counters are prefetched ahead

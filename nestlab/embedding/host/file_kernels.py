@@ -16,7 +16,7 @@ import sys
 import numpy as np
 from numba import types
 
-from nestlab.embedding.kernels import inlined, jit
+from nestlab.jit import inlined, jit
 
 QUEUE = 256  # reads on their way at once; 64 … 1,024 measured alike
 SPAN = 1 << 16  # bytes of the longest stretch of the file that one call reads or writes

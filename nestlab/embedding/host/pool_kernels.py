@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from nestlab.embedding.kernels import jit
+from nestlab.jit import jit
 
 USED = 1  # since the hand passed by
 CHANGED = 2  # newer than in the file

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from nestlab.embedding import optimizers_torch, record_kernels
 from nestlab.embedding.config import TableConfig
-from nestlab.embedding.kernels import jit
 from nestlab.embedding.keyset import int64_array
 from nestlab.embedding.optimizers import RowOptimizer, StepInfo
 from nestlab.embedding.tensor_train.shape import TTShape
 from nestlab.errors import UserError
+from nestlab.jit import jit
 
 _CHUNK = 4096  # rows multiplied at once by the reference
 CUT = 2.0  # initial weights are normal, those within ±CUT standard deviations left out

@@ -10,9 +10,9 @@ import torch
 from numba import uint64
 from torch import Tensor
 
-from nestlab.embedding.kernels import jit
 from nestlab.embedding.keyset import int64_array
 from nestlab.embedding.tensor_train.config import TensorTrain
+from nestlab.jit import jit
 
 WAYS = 32  # entries a set, as in TT-Rec's cache
 _ENTRIES = 4  # rows counted, for each that is held

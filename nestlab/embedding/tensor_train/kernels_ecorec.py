@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from nestlab.embedding.tensor_train.kernels_tiles import (
     VECTOR_BYTES,
@@ -29,8 +28,7 @@ from nestlab.embedding.tensor_train.kernels_tiles import (
     tile_sum,
     turn,
 )
-
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from nestlab.jit import jit
 
 SLICE, WHOLE, SINGLE = 0, 1, 2  # what `forward` writes
 FOUND = 512  # indices found before their rows are added

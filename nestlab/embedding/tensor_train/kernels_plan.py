@@ -7,9 +7,9 @@ moves one word an index. All kernels run on one thread and release the GIL.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from nestlab.jit import jit
 
 DIGIT = 12  # bits a pass at most: 4,096 counters and their cache lines stay in L2; 2 passes for up to 16 million rows
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import llvmlite.binding
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from nestlab.jit import jit
 
 _SPINS = 2000  # some microseconds; then the processor is left to others, who may be who is waited for
 _yield = types.ExternalFunction("sched_yield", types.int32())

@@ -9,10 +9,10 @@ import torch
 from numba import uint64
 from torch import Tensor
 
-from nestlab.embedding.kernels import jit
 from nestlab.embedding.keyset import int64_array
 from nestlab.embedding.tensor_train.config import TensorTrain
 from nestlab.errors import UserError
+from nestlab.jit import jit
 
 
 def row_numbers(ids: np.ndarray | Tensor, tensor_train: TensorTrain, table: str) -> Tensor:

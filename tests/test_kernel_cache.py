@@ -1,0 +1,73 @@
+"""The cache of compiled kernels: two processes that compile for two types at once leave each type its own code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("fcntl", reason="this system locks no files that way")
+
+KERNEL = """
+from nestlab.jit import jit
+
+@jit
+def first(values):
+    return values[0]
+"""
+
+# In the order that does the damage: both have seen an empty index, float64 writes it last, int64 writes its code last.
+# A process waits a second for the other one, which under a lock cannot come as far.
+COMPILE = """
+import os, pathlib, sys, time
+import numpy as np
+from numba.core.caching import IndexDataCacheFile
+dtype, other = sys.argv[1:]
+save_index, save_data = IndexDataCacheFile._save_index, IndexDataCacheFile._save_data
+
+def slow_index(self, overloads):
+    pathlib.Path(dtype).touch()
+    end = time.monotonic() + 1
+    while not os.path.exists(other) and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.2 if dtype == "float64" else 0)
+    save_index(self, overloads)
+
+def slow_data(self, name, data):
+    time.sleep(0.6 if dtype == "int64" else 0)
+    save_data(self, name, data)
+
+IndexDataCacheFile._save_index, IndexDataCacheFile._save_data = slow_index, slow_data
+from kernel import first
+pathlib.Path(dtype + "-ready").touch()
+while not os.path.exists(other + "-ready"):
+    time.sleep(0.01)
+assert first(np.ones(1, dtype)) == 1
+"""
+
+LOAD = """
+import numpy as np
+from kernel import first
+for dtype in ("int64", "float64"):
+    assert first(np.array([3], dtype)) == 3, dtype
+assert sum(first.stats.cache_hits.values()) == 2, first.stats
+"""
+
+
+def test_two_processes_compile_for_two_types_at_once(tmp_path):
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def start(code: str, *arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+
+    def finish(process: subprocess.Popen) -> None:
+        error = process.communicate(timeout=60)[1]
+        assert process.returncode == 0, error
+
+    for process in [start(COMPILE, "int64", "float64"), start(COMPILE, "float64", "int64")]:
+        finish(process)
+    finish(start(LOAD))
