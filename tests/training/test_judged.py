@@ -17,13 +17,12 @@ from nestlab.models.sequence import Retrieval, SASRec, Size
 from nestlab.pipeline import Pipeline
 from nestlab.training import Checkpoints, FitConfig, History, RankingProtocol, Saving, Trained, fit, restore
 from nestlab.training.looks import RetrievalJudge, TaskJudge
-from nestlab.training.retrieval import evaluate_retrieval, rank_by_popularity
-from nestlab.training.sequences import SequenceFit, fit_sequences
+from nestlab.training.retrieval import HELDOUT, evaluate_retrieval, rank_by_popularity
 
 ITEMS, LENGTH, DIM = 30, 9, 16
 INFO = DatasetInfo("made", "synthetic", 0, "0" * 64, "made (SYNTHETIC)", convention="kuairand-rank")
 PROTOCOL = RankingProtocol((3,))
-OPTIONS = SequenceFit(epochs=3, batch_size=16, look_size=16, protocol=PROTOCOL)
+THREE = FitConfig(epochs=3, evaluations=3)
 
 
 def chains(users: int = 60) -> SequenceData:
@@ -57,18 +56,25 @@ class Bench:
         return Pipeline(self.model, self.adam, transport=self.transport)
 
 
+def train(
+    bench: Bench, config: FitConfig, data: SequenceData | None = None, protocol: RankingProtocol = PROTOCOL, **options
+) -> History:
+    """Batches of 16 samples over all ranks, of which each takes its slice; 60 windows are four."""
+    data, mesh = data or chains(), bench.transport.mesh
+    batches = data.batches("train", 16, shuffle=True).slice(mesh.rank, mesh.world_size)
+    return fit(bench.pipeline, batches, RetrievalJudge(data, HELDOUT, 16, protocol), config, **options)
+
+
 def test_a_look_an_epoch_and_the_planted_order_is_found():
     """Far above popularity; and the last row of the curve is what the trained model ranks."""
-    data, lines, pipeline = chains(), [], Bench().pipeline
-    history = fit_sequences(
-        pipeline, data, SequenceFit(10, batch_size=16, look_size=16, protocol=PROTOCOL), lines.append
-    )
+    data, lines, bench = chains(), [], Bench()
+    history = train(bench, FitConfig(10, evaluations=10), data, report=lines.append)
     looks = history.evaluations_frame()
     assert looks.columns.tolist() == ["step", "HR@3", "NDCG@3", "MRR"]
     assert looks["step"].tolist() == [4 * (epoch + 1) for epoch in range(10)]  # of 60 windows in batches of 16
     popular = rank_by_popularity(data, protocol=PROTOCOL).metrics["HR@3"]
     assert looks["HR@3"].iloc[-1] > popular + 0.5
-    final = evaluate_retrieval(pipeline, data, batch_size=60, protocol=PROTOCOL)
+    final = evaluate_retrieval(bench.pipeline, data, batch_size=60, protocol=PROTOCOL)
     assert {"step": 40, **final.metrics} == history.evaluations[-1]
     targets, ranks = history.last_look
     assert (ranks == final.ranks).all() and (targets == data.targets("heldout")).all()
@@ -78,50 +84,44 @@ def test_a_look_an_epoch_and_the_planted_order_is_found():
 
 
 def test_a_restart_goes_on_with_the_same_curve(tmp_path):
-    whole = fit_sequences(Bench().pipeline, chains(), OPTIONS)
-    first = Bench()
-    half = SequenceFit(epochs=3, max_steps=6, looks=1, batch_size=16, look_size=16, protocol=PROTOCOL)
-    fit_sequences(first.pipeline, chains(), half, saving=Saving(Checkpoints(tmp_path, first.trained, 3)))
+    whole, first = train(Bench(), THREE), Bench()
+    half = FitConfig(epochs=3, max_steps=6, evaluations=1)
+    train(first, half, saving=Saving(Checkpoints(tmp_path, first.trained, 3)))
     second = Bench()
     begin = restore(tmp_path, second.trained)
     assert list(begin.history.evaluations[0]) == ["step", "HR@3", "NDCG@3", "MRR"]
-    again = fit_sequences(second.pipeline, chains(), OPTIONS, saving=Saving(begin=begin))
+    again = train(second, THREE, saving=Saving(begin=begin))
     assert again.losses == whole.losses and again.evaluations[-2:] == whole.evaluations[-2:]
     assert [look["step"] for look in again.evaluations] == [6, 8, 12]
 
 
 def test_another_judge_does_not_go_on_with_a_curve():
-    bench, data = Bench(), chains()
-    history = History()
-    fit_sequences(bench.pipeline, data, OPTIONS, saving=Saving(history=history))
-    other = SequenceFit(4, batch_size=16, protocol=RankingProtocol((5,)))
+    bench, history = Bench(), History()
+    train(bench, THREE, saving=Saving(history=history))
     with pytest.raises(UserError, match=r"the curve so far has HR@3, NDCG@3, MRR, and this look HR@5, NDCG@5, MRR"):
-        fit_sequences(bench.pipeline, data, other, saving=Saving(history=history))
+        train(bench, FitConfig(4), protocol=RankingProtocol((5,)), saving=Saving(history=history))
 
 
 def test_a_curve_of_fewer_metrics_goes_on():
     """A version that had fewer saved it; what it did not measure is no number. Broken on purpose: refused."""
-    bench, data, history = Bench(), chains(), History()
-    fit_sequences(bench.pipeline, data, OPTIONS, saving=Saving(history=history))
+    bench, history = Bench(), History()
+    train(bench, THREE, saving=Saving(history=history))
     for look in history.evaluations:
         del look["NDCG@3"]
-    longer = SequenceFit(4, batch_size=16, look_size=16, protocol=PROTOCOL)
-    looks = fit_sequences(bench.pipeline, data, longer, saving=Saving(history=history)).evaluations_frame()
+    looks = train(bench, FitConfig(4, evaluations=4), saving=Saving(history=history)).evaluations_frame()
     assert looks.columns.tolist() == ["step", "HR@3", "NDCG@3", "MRR"] and looks["HR@3"].notna().all()
     assert looks["NDCG@3"].isna().tolist() == [True] * 3 + [False]
 
 
 def test_looks_between_epochs():
-    history = fit_sequences(Bench().pipeline, chains(), SequenceFit(1, looks=2, batch_size=16, protocol=PROTOCOL))
+    history = train(Bench(), FitConfig(1, evaluations=2))
     assert [look["step"] for look in history.evaluations] == [2, 4]
-    history = fit_sequences(Bench().pipeline, chains(), SequenceFit(max_steps=2, batch_size=16, protocol=PROTOCOL))
+    history = train(Bench(), FitConfig(max_steps=2, evaluations=1))
     assert [look["step"] for look in history.evaluations] == [2]  # no epoch is whole
-    with pytest.raises(UserError, match="look_size=0: it must be at least 1"):
-        SequenceFit(look_size=0)
 
 
 def train_and_look(transport: Transport) -> tuple[list, tuple, tuple]:
-    history = fit_sequences(Bench(transport).pipeline, chains(50), OPTIONS)
+    history = train(Bench(transport), THREE, chains(50))
     return history.losses, history.evaluations, history.last_look
 
 
