@@ -267,7 +267,9 @@ def test_the_least_gain_over_lengths_answers():
     frame = pd.DataFrame(rows).assign(peak_device_bytes=1.0, data="twin (SYNTHETIC)", events=300.0)
     (found,) = lengths.answers(frame)
     assert found["claim_id"] == "NP-P-061" and found["obtained"] == pytest.approx(0.8)
-    assert "least 0.80 (at FuXi" in lengths.says(frame) and "SYNTHETIC" in lengths.says(frame)
+    told = lengths.says(frame)
+    assert "least 0.80 (at FuXi" in told and "where the plain loop waits in 50% of its step)" in told
+    assert "SYNTHETIC" in told and "Below 1" in told and "Below 1" not in lengths.says(frame[frame["varied"] == "hstu"])
     assert lengths.digest(frame)["events of a window, mean"].tolist() == [300.0] * 3
     assert len(lengths.plot(frame, "t").axes) == 2
 

@@ -95,11 +95,18 @@ def digest(frame: pd.DataFrame, names: Mapping[str, str] = VARIED) -> pd.DataFra
 def says(frame: pd.DataFrame, names: Mapping[str, str] = VARIED) -> Said:
     found = derived(frame)
     least, most = found.loc[found["speedup"].idxmin()], found.loc[found["speedup"].idxmax()]
-    return Said(
-        f"NestPipe's speed over the plain loop, the links staying as they are: least {least['speedup']:.2f} (at "
-        f"{names[least['varied']]} {least['value']}), most {most['speedup']:.2f} (at {names[most['varied']]} "
-        f"{most['value']})."
+    told = (
+        f"NestPipe's speed over the plain loop, the links staying as they are: least {_told(least, names)}, most "
+        f"{_told(most, names)}."
     )
+    if least["speedup"] < 1:
+        told += " Below 1, micro-batches, threads and clustering cost more than there is to hide."
+    return Said(told)
+
+
+def _told(row: pd.Series, names: Mapping[str, str]) -> str:
+    idle = f"the plain loop waits in {row['plain_idle_share']:.0%} of its step"
+    return f"{row['speedup']:.2f} (at {names[row['varied']]} {row['value']}, where {idle})"
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:
