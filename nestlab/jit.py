@@ -36,7 +36,8 @@ def inlined(function: Callable) -> Any:
 
 def _kept(dispatcher: Any, function: Callable) -> Any:
     if dispatcher is not function:  # it is with NUMBA_DISABLE_JIT
-        dispatcher._cache = _Cache(function)  # what cache=True does with numba's own
+        with contextlib.suppress(RuntimeError):  # no folder can be written to: each process compiles for itself
+            dispatcher._cache = _Cache(function)  # what cache=True does with numba's own
     return dispatcher
 
 
@@ -64,6 +65,7 @@ def _lock(folder: str, alone: bool) -> Iterator[None]:
         if fcntl is not None:
             with contextlib.suppress(OSError):
                 descriptor = os.open(os.path.join(folder, "numba.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                held.callback(os.close, descriptor)  # and the lock is gone with it
+                held.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+                held.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the file open too
         yield

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("fcntl", reason="this system locks no files that way")
+fcntl = pytest.importorskip("fcntl", reason="this system locks no files that way")
 
 KERNEL = """
 from nestlab.jit import jit
@@ -71,3 +71,32 @@ def test_two_processes_compile_for_two_types_at_once(tmp_path):
     for process in [start(COMPILE, "int64", "float64"), start(COMPILE, "float64", "int64")]:
         finish(process)
     finish(start(LOAD))
+
+
+def test_a_child_forked_meanwhile_holds_no_lock(tmp_path):
+    """It has the lock's file open for as long as it lives."""
+    from nestlab.jit import _lock
+
+    with _lock(str(tmp_path), alone=True):
+        ready, done = os.pipe(), os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(ready[1], b".")
+            os.read(done[0], 1)
+            os._exit(0)
+        os.read(ready[0], 1)
+    descriptor = os.open(tmp_path / "numba.lock", os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.write(done[1], b".")
+        os.waitpid(child, 0)
+        for each in (descriptor, *ready, *done):
+            os.close(each)
+
+
+def test_where_nothing_can_be_kept_each_process_compiles(tmp_path):
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    code = "from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []\n"
+    code += "import numpy as np; from kernel import first; assert first(np.ones(1)) == 1; print(first.stats.cache_path)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "None\n", done.stderr

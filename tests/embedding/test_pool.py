@@ -344,6 +344,17 @@ def test_no_folder_to_write_to(tmp_path):
     assert RecordFile(tmp_path / "new" / "folder", 4).capacity > 0
 
 
+def test_a_closed_file_is_no_longer_written_to(folder):
+    """Its number is the next file's that is opened, whoever opens it."""
+    file, array = RecordFile(folder, 12), np.ones((1, 3), np.float32)
+    file.ensure(1)
+    file.close()
+    with open(folder / "another", "w+b") as another:
+        with pytest.raises(UserError, match="cannot be written: Bad file descriptor"):
+            file.write(rows_of(0), rows_of(0), array)
+        assert another.seek(0, os.SEEK_END) == 0
+
+
 def test_nothing_is_left_when_the_process_is_killed(tmp_path):
     code = f"""
 import os, signal

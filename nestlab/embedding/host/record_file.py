@@ -59,6 +59,7 @@ class RecordFile:
     def close(self) -> None:
         """Gives the disk space back. Done by itself when the object goes."""
         self._close()
+        self.descriptor = -1  # the system gives the number to the next file that is opened
 
     @property
     def nbytes(self) -> int:
