@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -100,3 +101,51 @@ def test_where_nothing_can_be_kept_each_process_compiles(tmp_path):
     code += "import numpy as np; from kernel import first; assert first(np.ones(1)) == 1; print(first.stats.cache_path)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "None\n", done.stderr
+
+
+def test_who_reads_waits_for_who_writes(tmp_path):
+    from nestlab.jit import _Files, _lock
+
+    files, read = _Files(str(tmp_path), "kernel", test_who_reads_waits_for_who_writes), threading.Event()
+    reader = threading.Thread(target=lambda: (files.load("signature"), read.set()))
+    with _lock(str(tmp_path), alone=True):
+        reader.start()
+        assert not read.wait(0.3)
+    assert read.wait(10)
+    reader.join()
+
+
+CALLER = """
+from callee import STEP, double
+from nestlab.jit import jit
+
+@jit
+def both(value):
+    return double(value) + STEP
+"""
+
+CALLEE = """
+from nestlab.jit import inlined, jit
+STEP = {step}
+
+@inlined
+def part(value):
+    return {factor} * value
+
+@jit
+def double(value):
+    return part(value)
+"""
+
+
+def test_code_is_compiled_anew_when_what_it_uses_of_another_file_changes(tmp_path):
+    (tmp_path / "caller.py").write_text(CALLER)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    code = "from caller import both; print(both(10), sum(both.stats.cache_hits.values()))"
+
+    def told(step: int, factor: int) -> str:
+        (tmp_path / "callee.py").write_text(CALLEE.format(step=step, factor=factor))
+        os.utime(tmp_path / "callee.py", (0, step + 10 * factor))
+        return subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=environment, text=True)
+
+    assert [told(5, 2), told(5, 2), told(7, 2), told(7, 3)] == ["25 0\n", "25 1\n", "27 0\n", "37 0\n"]

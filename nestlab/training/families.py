@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import nn
@@ -19,6 +19,7 @@ from nestlab.models import DLRM, RecModel, sequence_model
 from nestlab.models.ranking.building import TASKS, ranking_batches, ranking_model, ranking_tables
 from nestlab.models.sequence import Size, sequence_tables
 from nestlab.techniques import Techniques
+from nestlab.training.facts import Facts
 from nestlab.training.looks import ClickJudge, Judge, RetrievalJudge, TaskJudge
 from nestlab.training.options import TrainOptions
 from nestlab.training.retrieval import HELDOUT, RankingProtocol
@@ -41,6 +42,7 @@ class Material:
         tables, dense: the two parts of the model.
         protocol: what two runs must agree in, beside the data, before their figures are compared.
         heldout: how many samples are held out, and which.
+        fixed: what no option decides and a continued training must share, as another version may have it otherwise.
     """
 
     info: DatasetInfo
@@ -50,6 +52,7 @@ class Material:
     dense: nn.Module
     protocol: Mapping[str, str | int]
     heldout: str
+    fixed: Facts = field(default_factory=dict)
 
 
 def open_data(options: TrainOptions) -> Dataset:
@@ -130,7 +133,8 @@ def _retrieval(options: TrainOptions, dataset: Dataset, mesh: Mesh) -> Material:
     ).dense
     protocol = judge.protocol.facts | {"split": "time", "heldout": sequences.samples(HELDOUT)}
     heldout = f"{sequences.samples(HELDOUT):,} windows, those whose next event is after the border in time"
-    return Material(sequences.info, train, judge, tables, dense, protocol, heldout)
+    fixed = {"samples": sequences.info.convention, "heads": HEADS, "temperature": dense.temperature}
+    return Material(sequences.info, train, judge, tables, dense, protocol, heldout, fixed)
 
 
 def _users(dataset: Dataset) -> np.ndarray | None:

@@ -23,10 +23,11 @@ def binary_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, flo
         predictions: [n] probabilities.
 
     Raises:
-        UserError: lengths differ.
+        UserError: lengths differ, or a prediction is not finite.
     """
     if len(labels) != len(predictions):
         raise UserError(f"metrics: {len(labels)} labels, {len(predictions)} predictions; give one of each a sample")
+    _check_finite("metrics", predictions)
     if len(labels) == 0:
         return dict.fromkeys(("auc", "log_loss", "ne", "label_rate", "mean_prediction"), float("nan"))
     # Late: they take longer to import than all of NestLab, and many a process trains without a look at held-out data.
@@ -63,8 +64,7 @@ def gauc(labels: np.ndarray, predictions: np.ndarray, groups: np.ndarray) -> dic
     if not len(labels) == len(predictions) == len(groups):
         lengths = f"{len(labels)} labels, {len(predictions)} predictions, {len(groups)} groups"
         raise UserError(f"gauc: {lengths}; give one of each a sample, in one order")
-    if not np.isfinite(predictions).all():
-        raise UserError("gauc: a prediction is not finite; train with a smaller learning rate")
+    _check_finite("gauc", predictions)
     order = np.lexsort((predictions, groups))
     labels, predictions, groups = (np.asarray(each)[order] for each in (labels, predictions, groups))
     _, group = np.unique(groups, return_inverse=True)
@@ -78,6 +78,11 @@ def gauc(labels: np.ndarray, predictions: np.ndarray, groups: np.ndarray) -> dic
     value = float(sizes[counts] @ (won[counts] / pairs[counts]) / inside) if inside else float("nan")
     share = inside / len(labels) if len(labels) else float("nan")
     return {"gauc": value, "gauc_share": share, "gauc_groups": float(counts.sum())}
+
+
+def _check_finite(metric: str, predictions: np.ndarray) -> None:
+    if not np.isfinite(predictions).all():
+        raise UserError(f"{metric}: a prediction is not finite; train with a smaller learning rate")
 
 
 def task_metrics(

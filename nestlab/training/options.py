@@ -102,6 +102,12 @@ class TrainOptions:
         for name in ("max_steps", "rows"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"train: {name}={value}: it must be at least 1, or left out")
+        for name in ("lr", "dense_lr"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise UserError(f"train: {name}={getattr(self, name)}: give a learning rate above 0")
+        for name in ("seed", "data_seed"):
+            if not 0 <= getattr(self, name) < 1 << 63:
+                raise UserError(f"train: {name}={getattr(self, name)}: give a number from 0 to 2**63 - 1")
         if self.executor not in EXECUTORS:
             raise UserError(f"train: executor={self.executor}: it must be one of {', '.join(EXECUTORS)}")
         if self.shuffle not in SHUFFLES:

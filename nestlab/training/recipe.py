@@ -158,7 +158,8 @@ def _assemble(options: TrainOptions, transport: Transport, saves: SaveOptions | 
     model = build_model(made, options, Tiers.of(techniques, where, link))
     model.dense.to(where)  # before its optimizer, whose state may come from a checkpoint, looks where it lies
     adam = torch.optim.Adam(model.dense.parameters(), lr=options.dense_lr)
-    saved = saving_of(saves, Trained(model, adam, transport, where), facts_of(options, dataset), report)
+    facts = facts_of(options, dataset) | made.fixed
+    saved = saving_of(saves, Trained(model, adam, transport, where), facts, report)
     steps = options.fit.steps(len(made.train)) - (saved.begin.history.step if saved.begin else 0)
     pipeline = Pipeline(
         model,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -217,7 +218,7 @@ def test_what_moves_work_only_keeps_every_bit_of_retrieval(flags):
     assert "admit" in flags or other.evaluations == plain.evaluations
 
 
-def test_a_retrieval_that_goes_on_is_the_one_never_disturbed(tmp_path):
+def test_a_retrieval_that_goes_on_is_the_one_never_disturbed(tmp_path, monkeypatch):
     """Within an epoch and into the next, whose negatives are others; under another schedule too.
 
     Broken on purpose: the position of the checkpoint left out, so that the first epoch begins again.
@@ -235,6 +236,14 @@ def test_a_retrieval_that_goes_on_is_the_one_never_disturbed(tmp_path):
         trained(replace(options, model="hstu"), saves=saves)
     with pytest.raises(UserError, match="trained with history=12, and this run has history=6"):
         trained(replace(options, history=6), saves=saves)
+    with monkeypatch.context() as another_version:
+        another_version.setattr(families, "HEADS", 4)
+        with pytest.raises(UserError, match="trained with heads=2, and this run has heads=4"):
+            trained(options, saves=saves)
+        another_version.setattr(families, "HEADS", 2)
+        another_version.setattr(families, "SequenceOptions", partial(SequenceOptions, copies=True))
+        with pytest.raises(UserError, match=r"trained with samples=.*; all events but copies; .*, and this run has"):
+            trained(options, saves=saves)
 
 
 def train_next_item(transport: Transport, prepared: str, flags: str) -> tuple[list, list, dict]:

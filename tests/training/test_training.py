@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -191,11 +192,25 @@ def test_metrics_without_a_value():
         assert np.isnan(auc_interval(labels, np.full(len(labels), 0.2))).all()
 
 
+def test_predictions_that_are_no_numbers_are_refused():
+    """A step's loss is that of the model before the step: it may be finite where what was learnt is not."""
+    with pytest.raises(UserError, match="metrics: a prediction is not finite; train with a smaller learning rate"):
+        binary_metrics(np.array([0, 1]), np.array([0.5, np.nan]))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         *(("batch_size", 0), ("epochs", 0), ("dim", -1), ("executor", "streams"), ("evaluations", 0)),
         *(("clip_norm", -1.0), ("timeout", 0.0), ("max_steps", 0), ("rows", -5)),
+        *(
+            ("lr", 0.0),
+            ("lr", math.nan),
+            ("dense_lr", -1.0),
+            ("dense_lr", math.inf),
+            ("seed", -1),
+            ("data_seed", 1 << 63),
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(name, value):
