@@ -13,6 +13,7 @@ from numba import uint64
 
 from nestlab.data.kuairand_format import BEIJING_HOURS, COLUMNS, HOUR_MS
 from nestlab.jit import inlined, jit
+from nestlab.splitmix import GOLDEN, mix
 
 DAY_MS = 24 * HOUR_MS
 _DAYS_TO_2022_04_08 = 19_090
@@ -98,22 +99,15 @@ def at_random(world: World, handicap: float) -> World:
 
 
 @inlined
-def _mixed(x):
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
-
-
-@inlined
 def _stream(seed, purpose, user):
-    return _mixed(_mixed(uint64(seed) + uint64(purpose + 1) * uint64(0x9E3779B97F4A7C15)) + uint64(user))
+    return mix(mix(uint64(seed) + uint64(purpose + 1) * GOLDEN) + uint64(user))
 
 
 @jit
 def _uniform(state):
     """In (0, 1); advances state [1] uint64."""
-    state[0] += uint64(0x9E3779B97F4A7C15)
-    return (float(_mixed(state[0]) >> uint64(11)) + 0.5) * (1.0 / 9007199254740992.0)
+    state[0] += GOLDEN
+    return (float(mix(state[0]) >> uint64(11)) + 0.5) * (1.0 / 9007199254740992.0)
 
 
 @jit

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from nestlab.splitmix import GOLDEN, mixed
+
 # How the variance of the logit is shared out. Most of it lies where a small model finds it in an epoch or two.
 _SHARES = {"dense": 0.40, "ids": 0.40, "pairs": 0.20}
 _DENSE = (0, 1, 2, 4, 5, 6, 7, 10, 12)  # I1, I2, I3, I5, …: these act on the label
@@ -16,10 +18,7 @@ _HEAD = 40.0  # beyond about this rank an id's weight fades: a rare id cannot be
 def hash64(stream: int, values: np.ndarray) -> np.ndarray:
     """[n] integers -> [n] uint64, well mixed, distinct for distinct values of a stream (SplitMix64's finaliser)."""
     with np.errstate(over="ignore"):
-        x = values.astype(np.uint64) + np.uint64((stream + 1) * 0x9E3779B97F4A7C15 % 2**64)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        return mixed(values.astype(np.uint64) + np.uint64((stream + 1) * int(GOLDEN) % 2**64))
 
 
 def expected_auc(p: np.ndarray, counts: np.ndarray) -> float:

@@ -1,7 +1,6 @@
 """Numba kernels of the reordering: a co-occurrence graph from batches of ids, and its communities.
 
 All are single-threaded, and what they return depends on nothing but what they are given: ties go to what comes first.
-They call each other, so they share this module (numba's cache does not notice a changed callee in another file).
 """
 
 from __future__ import annotations
@@ -10,14 +9,7 @@ import numpy as np
 from numba import uint64
 
 from nestlab.jit import inlined, jit
-
-
-@inlined
-def _mixed(x):
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014)."""
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
+from nestlab.splitmix import mix
 
 
 @jit
@@ -46,7 +38,7 @@ def _shuffle(nodes, state):
     """In place, by a generator of its own (Fisher and Yates; SplitMix64 gives the numbers)."""
     for i in range(nodes.size - 1, 0, -1):
         state += uint64(0x9E3779B97F4A7C15)
-        j = np.int64(((_mixed(state) >> uint64(32)) * uint64(i + 1)) >> uint64(32))
+        j = np.int64(((mix(state) >> uint64(32)) * uint64(i + 1)) >> uint64(32))
         nodes[i], nodes[j] = nodes[j], nodes[i]
 
 
@@ -70,7 +62,7 @@ def pair_up(unique, ends, numbers, seed, quota, n, keys, weights):
         ring = u * (u - 1) // 2 > quota
         reach = max(1, quota // u) if ring else u - 1
         if ring:
-            _shuffle(nodes, _mixed(seed + uint64(numbers[b])))
+            _shuffle(nodes, mix(seed + uint64(numbers[b])))
         weight = (u - 1) / (2 * reach) if ring else 1.0
         for i in range(u):
             for k in range(1, (reach if ring else u - 1 - i) + 1):

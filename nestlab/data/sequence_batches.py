@@ -13,6 +13,7 @@ import torch
 
 from nestlab.batch import Batch
 from nestlab.data.loader import Loader, Position
+from nestlab.splitmix import GOLDEN, mixed
 
 if TYPE_CHECKING:
     from nestlab.data.sequences import SequenceOptions
@@ -92,11 +93,5 @@ class SequenceLoader(Loader):
 
 def random_bits(seed: int, epoch: int, counter: np.ndarray) -> np.ndarray:
     """uint64 of the counter's shape: a hash of the three (SplitMix64's finaliser), so that nothing has an order."""
-    key = _mixed(np.array([seed, epoch], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-    return _mixed(_mixed(counter.astype(np.uint64) + key[0]) + key[1])
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    key = mixed(np.array([seed, epoch], np.uint64) + GOLDEN)
+    return mixed(mixed(counter.astype(np.uint64) + key[0]) + key[1])

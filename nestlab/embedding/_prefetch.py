@@ -1,8 +1,4 @@
-"""A prefetch instruction for numba kernels.
-
-It stands in a module of its own although numba's cache does not notice a changed callee elsewhere: a prefetch has no
-effect on any value, so old code can at worst be slower.
-"""
+"""A prefetch instruction for numba kernels. It has no effect on any value."""
 
 from __future__ import annotations
 

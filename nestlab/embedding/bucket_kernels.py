@@ -6,9 +6,6 @@ own within one array: `starts[b]` its first slot, `masks[b]` its capacity less o
 
 A thread reads all the keys of a call and keeps those of its buckets: that costs every thread the hash of every key, and
 spares a partition of the keys, its memory and a wait between threads.
-
-`_mix`, `_probe` and the rest are written out here because numba's cache does not notice a changed callee in another
-file; the two indexes need not agree on a hash.
 """
 
 from __future__ import annotations
@@ -19,19 +16,15 @@ from numba import uint64
 from nestlab.embedding._prefetch import prefetch
 from nestlab.embedding.kernels import BLOCK, ROW_BITS
 from nestlab.jit import inlined, jit
+from nestlab.splitmix import GOLDEN, mix
 
 MOST_BUCKETS = 1 << 16
 _ROW_MASK = (1 << ROW_BITS) - 1
-_GOLDEN = uint64(0x9E3779B97F4A7C15)
 
 
 @inlined
 def _hash(key, table):
-    """splitmix64's finaliser (Steele, Lea, Flood 2014) of the id, salted by its table."""
-    x = uint64(key) + uint64(table + 1) * _GOLDEN
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
+    return mix(uint64(key) + uint64(table + 1) * GOLDEN)
 
 
 @inlined

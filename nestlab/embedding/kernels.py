@@ -6,8 +6,7 @@ word 1 = 0 marks an empty slot. Both id and table are compared in full: two keys
 DRAM latency is hidden by software pipelining: a block of keys is hashed and prefetched first, then probed (the idea of
 group prefetching: Chen, Ailamaki, Gibbons, Mowry, "Improving hash join performance through prefetching", 2007).
 
-All kernels are single-threaded and release the GIL; they call each other, so they share this module (numba's cache does
-not notice a changed callee in another file).
+All kernels are single-threaded and release the GIL.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from numba import uint64
 
 from nestlab.embedding._prefetch import prefetch
 from nestlab.jit import inlined, jit
+from nestlab.splitmix import GOLDEN, mix
 
 ROW_BITS = 40  # rows per group: 2^40 − 1
 TABLE_BITS = 23  # tables per group; 23 and not 24, so that word 1 is never negative
@@ -24,21 +24,17 @@ BLOCK = 32  # keys hashed ahead of the probes, see docs/log.md
 AHEAD = 16  # keys between the hash and the probe of a look-up; a power of two
 
 _ROW_MASK = (1 << ROW_BITS) - 1
-_GOLDEN = uint64(0x9E3779B97F4A7C15)
 
 
 @inlined
 def _home(key, salt, mask):
-    """Home slot of an id: splitmix64's finaliser (Steele, Lea, Flood 2014) of id + salt; spreads structured ids."""
-    x = uint64(key) + salt
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return (x ^ (x >> uint64(31))) & mask
+    """Home slot of an id: its bits mixed, salted by its table, so that structured ids spread."""
+    return mix(uint64(key) + salt) & mask
 
 
 @inlined
 def _salt(table):
-    return uint64(table + 1) * _GOLDEN
+    return uint64(table + 1) * GOLDEN
 
 
 @inlined

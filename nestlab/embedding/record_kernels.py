@@ -5,8 +5,7 @@ float64 by the caller, once a step, and rounded here to the records' dtype, as t
 (`error_model="numpy"`): with them, row-wise Adagrad took five times as long.
 
 Records lie scattered in DRAM: each step asks for the records of a few rows ahead (row-wise Adagrad over 23,000 rows of
-0.5 GB: 6.5 ms without, 2.9 ms with; docs/log.md). `_mix` is written out here a second time because numba's cache does
-not notice a changed callee in another file.
+0.5 GB: 6.5 ms without, 2.9 ms with; docs/log.md).
 """
 
 from __future__ import annotations
@@ -16,18 +15,10 @@ from numba import uint64
 
 from nestlab.embedding._prefetch import prefetch
 from nestlab.jit import inlined, jit
+from nestlab.splitmix import GOLDEN, mix
 
 AHEAD = 4  # records prefetched ahead; 2 … 8 measured alike
 _LINE = 64  # bytes of a cache line
-
-_GOLDEN = uint64(0x9E3779B97F4A7C15)
-
-
-@inlined
-def _mix(x):
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
 
 
 @inlined
@@ -53,9 +44,9 @@ def initialise(records, rows, ids, tables, salts, bounds, dim, state):
     for i in range(rows.size):
         record = records[rows[i]]
         bound = bounds[tables[i]]
-        start = _mix(uint64(ids[i]) ^ salts[tables[i]])
+        start = mix(uint64(ids[i]) ^ salts[tables[i]])
         for column in range(dim):
-            bits = _mix(start + uint64(column + 1) * _GOLDEN) >> uint64(11)
+            bits = mix(start + uint64(column + 1) * GOLDEN) >> uint64(11)
             record[column] = (2.0 * (np.float64(bits) * 2.0**-53) - 1.0) * bound
         record[dim:] = state
 

@@ -10,6 +10,7 @@ from numba import uint64
 from nestlab.embedding.keyset import int64_array
 from nestlab.errors import UserError
 from nestlab.jit import jit
+from nestlab.splitmix import mix
 
 MAX_SHARDS = 1 << 31
 
@@ -43,8 +44,4 @@ def _salt(table: str) -> np.uint64:
 def spread(ids, salt, world, owners):
     """Writes to owners [n] int64 the shard of ids [n] int64; salt uint64, world int64."""
     for i in range(ids.size):
-        x = uint64(ids[i]) + salt
-        x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-        x = x ^ (x >> uint64(31))
-        owners[i] = ((x >> uint64(32)) * uint64(world)) >> uint64(32)
+        owners[i] = ((mix(uint64(ids[i]) + salt) >> uint64(32)) * uint64(world)) >> uint64(32)

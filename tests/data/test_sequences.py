@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nestlab.data import Position, open_dataset, sequence_windows, sequences
@@ -102,9 +102,11 @@ histories_of = st.lists(histories, min_size=1, max_size=7)
     st.sampled_from(["first", "all"]),
     st.booleans(),
 )
+@example([[(1, 0, 1), (5, 1, 0), (5, 1, 1), (0, 2, 1)]], 4, "leave_one_out", "newest", "is_click", 1, "first", False)
 def test_samples_are_those_of_a_loop(histories, history, split, windows, positive, least_item, heldout, copies):
     """Broken on purpose: windows that end at the last event of a part; a border that counts its own time as before it;
-    an item counted once only; copies told by their neighbour alone. It failed each time.
+    an item counted once only; copies told by their neighbour alone, or of an event that does not count. It failed each
+    time.
     """
     chosen = {"history": history, "split": split, "windows": windows, "positive": positive, "least_item": least_item}
     chosen |= {"heldout": heldout, "copies": copies}
@@ -216,9 +218,10 @@ def test_negatives_hang_on_epoch_and_sample_alone():
     assert drawn(other) == second
     assert all(set(run) <= set(data.items.tolist()) and len(run) == 5 for run in first.values())
     # Two passes at once, each in an epoch of its own.
-    both = data.batches("train", 6)
+    both = data.batches("train", 2)
     one, two = iter(both), iter(both)
-    assert drawn([next(two)]) == second and drawn([next(one)]) == first
+    begun = [next(one)]
+    assert drawn([next(two)]).items() <= second.items() and drawn([*begun, *one]) == first
     assert made(LONG, history=4, negatives=0).batches("train", 6).__iter__().__next__().feature_lengths()[-1].sum() == 0
 
 

@@ -125,6 +125,8 @@ def test_divisions_change_nothing_and_a_name_says_the_protocol():
     for batch_size, chunk in ((1, 1), (5, 9), (100, 100)):
         again = evaluate_retrieval(pipeline, data, "heldout", batch_size, protocol, chunk=chunk)
         assert again.metrics == found.metrics and (again.sampled_ranks == found.sampled_ranks).all()
+    kept = evaluate_retrieval(pipeline, data, batch_size=8, protocol=replace(protocol, leave_out_seen=False))
+    assert (kept.sampled_ranks == found.sampled_ranks).all()  # what was seen counts among sampled items
     assert (found.sampled_ranks <= 9).all() and found.metrics["sampled_HR@3"] > found.metrics["unseen_HR@3"]
 
 

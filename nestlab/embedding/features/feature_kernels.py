@@ -1,7 +1,6 @@
 """Numba kernels of admission and eviction: counts a key, the count-min sketch, shows and clicks a row.
 
-All are single-threaded and release the GIL. The hash is written out here once more because numba's cache does not
-notice a changed callee in another file; it need not agree with the index's.
+All are single-threaded and release the GIL.
 """
 
 from __future__ import annotations
@@ -10,20 +9,11 @@ import numpy as np
 from numba import uint64
 
 from nestlab.embedding._prefetch import prefetch
-from nestlab.jit import inlined, jit
+from nestlab.jit import jit
+from nestlab.splitmix import GOLDEN, mix
 
 BLOCK = 32  # keys hashed ahead of the look at their counters
 AHEAD = 8  # rows whose counters are prefetched ahead
-
-_GOLDEN = uint64(0x9E3779B97F4A7C15)
-
-
-@inlined
-def _mix(x):
-    """splitmix64's finaliser (Steele, Lea, Flood 2014)."""
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
 
 
 @jit
@@ -56,11 +46,11 @@ def sketch_admit(sketch, width, ids, offsets, counts, thresholds, admitted):
     rows, mask = sketch.size // width, uint64(width - 1)
     hashes = np.empty(BLOCK, np.uint64)
     for table in range(offsets.size - 1):
-        salt = uint64(table + 1) * _GOLDEN
+        salt = uint64(table + 1) * GOLDEN
         for begin in range(offsets[table], offsets[table + 1], BLOCK):
             size = min(BLOCK, offsets[table + 1] - begin)
             for i in range(size):
-                x = _mix(uint64(ids[begin + i]) + salt)
+                x = mix(uint64(ids[begin + i]) + salt)
                 hashes[i] = x
                 for r in range(rows):
                     prefetch(sketch, uint64(r * width) + ((x + uint64(r) * ((x >> uint64(32)) | uint64(1))) & mask))

@@ -13,6 +13,7 @@ from torch import Tensor
 from nestlab.embedding.keyset import int64_array
 from nestlab.embedding.tensor_train.config import TensorTrain
 from nestlab.jit import jit
+from nestlab.splitmix import mix
 
 WAYS = 32  # entries a set, as in TT-Rec's cache
 _ENTRIES = 4  # rows counted, for each that is held
@@ -130,10 +131,7 @@ def count(rows, counts, errors, slots, floors, used, found):
     mask = uint64(rows.shape[0] - 1)
     for i in range(used.size):
         row = used[i]
-        x = uint64(row)
-        x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-        at = (x ^ (x >> uint64(31))) & mask
+        at = mix(uint64(row)) & mask
         own, own_counts, own_slots = rows[at], counts[at], slots[at]
         way, least = -1, -1
         for w in range(own.size):

@@ -5,8 +5,7 @@ that one slice of the middle core are one product, and so is the gradient of it.
 the way, so that its products never leave the cache. A thread has a range of groups, and nothing else writes to their
 slices of the middle core; what it adds to the first and the last core stays in its own buffer until `collect`.
 
-A core is flat: one-dimensional, its slices `step` apart. Whoever changes kernels_tiles.py puts its new digest here, so
-that no code that numba has cached is used any longer: sha256 3a20db29b6df041a.
+A core is flat: one-dimensional, its slices `step` apart.
 """
 
 from __future__ import annotations

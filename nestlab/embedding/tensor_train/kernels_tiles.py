@@ -4,8 +4,7 @@ numba vectorises inner loops but keeps no block of sums in registers, which is w
 de Geijn, "Anatomy of high-performance matrix multiplication", 2008). A tile is a few rows and a few vectors of columns
 of a product: a step loads the vectors of B once and one number of A a row. A vector is 64 bytes with AVX-512, else 32.
 
-Arrays are one-dimensional, contiguous and of one float type; places and distances are counted in elements. numba's
-cache does not notice a change here: a test holds the digest of this file against the one that kernels_ecorec.py names.
+Arrays are one-dimensional, contiguous and of one float type; places and distances are counted in elements.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from nestlab.embedding.keyset import int64_array
 from nestlab.embedding.tensor_train.config import TensorTrain
 from nestlab.errors import UserError
 from nestlab.jit import jit
+from nestlab.splitmix import mix
 
 
 def row_numbers(ids: np.ndarray | Tensor, tensor_train: TensorTrain, table: str) -> Tensor:
@@ -53,11 +54,7 @@ def _salt(table: str) -> np.uint64:
 def hashed(ids, salt, count, rows):
     """Writes to rows [n] the row, 0 … count − 1, of each id [n] int64; salt uint64."""
     for i in range(ids.size):
-        x = uint64(ids[i]) + salt
-        x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-        x = x ^ (x >> uint64(31))
-        rows[i] = x % uint64(count)
+        rows[i] = mix(uint64(ids[i]) + salt) % uint64(count)
 
 
 @jit

@@ -10,6 +10,7 @@ import torch
 
 from nestlab.batch import Batch
 from nestlab.experiments.two_tier.one_pass import Stream, distinct_ids, ids_by_feature
+from nestlab.splitmix import GOLDEN, mixed
 
 FEWEST = 100  # distinct ids: a column with fewer is nobody's reason to hash, and keeps a row an id
 
@@ -22,10 +23,8 @@ def sizes(stream: Stream, share: float) -> list[int]:
 
 def hash_ids(ids: np.ndarray, rows: int, column: int) -> np.ndarray:
     """[n] int64 in 0 … rows − 1: splitmix64's finaliser, salted with the column; any structure of the ids is gone."""
-    x = ids.astype(np.uint64) + np.uint64((column + 1) * 0x9E3779B97F4A7C15 % (1 << 64))
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((x ^ (x >> np.uint64(31))) % np.uint64(rows)).astype(np.int64)
+    salted = ids.astype(np.uint64) + np.uint64((column + 1) * int(GOLDEN) % (1 << 64))
+    return (mixed(salted) % np.uint64(rows)).astype(np.int64)
 
 
 def hashed(stream: Stream, rows: list[int]) -> Stream:
