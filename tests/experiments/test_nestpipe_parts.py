@@ -172,6 +172,12 @@ def sweep() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def test_no_mark_of_micro_batches_lies_on_an_edge():
+    for axes in micro_batches.plot(sweep(), "title").axes:
+        marks = [y for line in axes.lines if line.get_marker() != "None" for y in line.get_ydata()]
+        assert axes.get_ylim()[0] < min(marks) and max(marks) < axes.get_ylim()[1]
+
+
 def test_micro_batches_against_the_law():
     found = micro_batches.derived(sweep()).set_index(["parts", "clustering"])
     assert found.loc[(1, "none"), "exposed_share"] == 1 and found.loc[(4, "greedy"), "exposed_share"] == 0.25
@@ -288,7 +294,7 @@ def test_a_rising_depth_that_is_slower_loses():
 
 
 def test_a_restart_says_what_it_came_to():
-    told = {"killed_rank": 1, "saved_step": 34, "of_steps": 60, "survivors_told": "rank 1 ended", "step_ms": 30.0}
+    told = {"killed_rank": 1, "saved_step": 30, "of_steps": 60, "survivors_told": "rank 1 ended", "step_ms": 30.0}
     told |= {"snapshot_ms": 50.0, "snapshot_bytes": 1e6, "how": "measured", "every": 10}
     same = told | {"restarted_at_ranks": 2, "bit_equal": True, "difference": 0.0}
     one = told | {"restarted_at_ranks": 1, "bit_equal": False, "difference": 1e-16}
@@ -347,6 +353,15 @@ def test_clustering_rules_are_measured_on_user_and_video_keys(small):
     assert {each["claim_id"] for each in clustering.answers(frame)} == {"NP-P-027", "NP-A-014"}  # the figure: real rows
     real = clustering.answers(frame.assign(real_kuairand=True))[-1]
     assert real["claim_id"] == "NP-A-015" and real["obtained"] == 100 * rules.loc["kmeans", "reduction"]
+
+
+def test_clustering_tells_rows_and_shares_as_its_table_does():
+    """Broken on purpose: rows to whole numbers. 90.5 became 90 in the text alone."""
+    rows = [("sorted by user_id", 0.321), ("kmeans", 0.5643), ("greedy", 0.8785)]
+    frame = pd.DataFrame(rows, columns=["rule", "reduction"])
+    frame = frame.assign(rows_in_time_order=90.5, rows_at_least=78.5, samples=48)
+    said = clustering.says(frame)
+    assert "receive 90.5 rows, where 78.5 would do" in said and "removes 56.4% of" in said
 
 
 def test_sorting_by_a_column_puts_equal_ids_together(small):

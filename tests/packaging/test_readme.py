@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from nestlab import cli
+from nestlab.experiments import claims
 
 pytestmark = pytest.mark.core
 
@@ -66,3 +67,10 @@ def test_targets_of_the_readme_are_in_the_makefile(readmes, project):
     targets = set(re.findall(r"^(\w[\w-]*):", (project / "Makefile").read_text(), flags=re.MULTILINE))
     named = set(re.findall(r"\bmake (\w[\w-]*)", readmes[0]))
     assert named and named <= targets
+
+
+def test_the_register_has_as_many_claims_as_the_readmes_say(readmes):
+    """Their row on the register of published claims, in either language."""
+    for text in readmes:
+        numbers = re.findall(r"^\|.*?\b(\d+) (?:claims|条论断)", text, flags=re.MULTILINE)
+        assert numbers == [str(len(claims.claims()))]

@@ -76,25 +76,34 @@ def of_all(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(frame: pd.DataFrame, title: str) -> Figure:
-    """Left the loss, means over the seeds of all; right the distance to plain's curve, the largest of any seed."""
+    """Left the loss, means over the seeds of all; right the distance to plain's curve, the largest of any seed. A log
+    axis has no 0: a curve has a gap there, which the axis says."""
     shared = of_all(frame)
     far = apart(frame).assign(loss=lambda each: each["loss"].abs())
+    gaps = (far.groupby(["case", "step"])["loss"].max() == 0).any()
     with plotting.style():
         figure = plotting.new_figure(11.0, 4.2)
         left, right = figure.subplots(1, 2)
         for number, (case, label) in enumerate(alike(frame).items()):
             _line(left, shared[shared["case"] == case].groupby("step")["loss"].mean(), number, label)
             values = far[far["case"] == case].groupby("step")["loss"].max()
-            _line(right, values[values > 0], number)
+            _line(right, values.where(values > 0), number)
         for axes in (left, right):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         left.set(xlabel="step", ylabel="training loss, nats")
-        right.set(xlabel="step", ylabel="distance to the plain loop's loss, nats", yscale="log")
+        told = "\n(log scale; where a curve is missing: exactly 0)" if gaps else ""
+        right.set(xlabel="step", ylabel=f"distance to the plain loop's loss, nats{told}", yscale="log")
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         figure.legend(loc="outside lower center", ncols=4)
     return figure
 
 
 def _line(axes: Axes, values: pd.Series, number: int, label: str = "") -> None:
+    """Broken where a value is missing; some eight points have marks, and all that no line reaches."""
     look = plotting.series_style(number) | ({"label": label} if label else {})
-    axes.plot(values.index, values.to_numpy(), linewidth=1.2, markersize=3, markevery=max(1, len(values) // 8), **look)
+    there = values.notna().to_numpy()
+    beside = np.append(there[1:], False) | np.append(False, there[:-1])
+    every = max(1, len(values) // 8)
+    marked = there & ((np.arange(len(values)) % every == 0) | ~beside)
+    marks = np.flatnonzero(marked).tolist()
+    axes.plot(values.index, values.to_numpy(), linewidth=1.2, markersize=3, markevery=marks, **look)

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from nestlab import plotting
@@ -32,6 +35,7 @@ from nestlab.experiments.over_seeds import (
 from nestlab.experiments.tables import Said, answer
 from nestlab.results.intervals import of_mean
 
+_KINDS = ("exact, float64", "exact, float32: rounding", "inexact")  # by `_place`
 _LEAST = 1e-4  # half of an axis where nothing differs: one held-out sample of ten thousand
 
 
@@ -112,7 +116,7 @@ def costs(apart: pd.DataFrame, metric: str) -> str:
 
 def plot(frame: pd.DataFrame, title: str, metrics: Sequence[str] = CONSISTENCY) -> Figure:
     """A row a case and dtype, a panel a metric: the difference to plain, a mark a seed and one for their mean. Axes are
-    linear, so that what seems large is; where nothing at all differs a 0 stands."""
+    linear, so that what seems large is; where nothing at all differs a 0 stands. The legend has what is drawn."""
     apart = differences(frame, metrics)
     groups = list(apart.groupby(["case", "dtype"], sort=False))
     groups.sort(key=lambda each: _place(each[1]))
@@ -125,9 +129,24 @@ def plot(frame: pd.DataFrame, title: str, metrics: Sequence[str] = CONSISTENCY) 
         panels[0].set_yticks(range(len(groups)), [_label(*name) for name, _ in groups])
         panels[0].set_ylim(len(groups) - 0.5, -0.5)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        handles = _legend(groups, metrics, any(np.isfinite(spread(spreads[metric])) for metric in metrics))
+        figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure
+
+
+def _legend(groups: list, metrics: Sequence[str], band: bool) -> list[Artist]:
+    """What some panel shows: the grey band where there are several seeds, marks of each kind, the 0."""
+    largest_of = [(_place(rows), rows[metric].abs().max()) for _, rows in groups for metric in metrics]
+    handles: list[Artist] = [Patch(color=plotting.IDLE, label="± the plain loop's spread over seeds")] if band else []
+    places = sorted({place for place, most in largest_of if most > 0})
+    for place in places:
+        look = plotting.series_style(place) | {"linestyle": "", "markersize": 4}
+        told = " (a mark a seed, a stroke their mean)" if place == places[-1] else ""
+        handles.append(Line2D([], [], label=_KINDS[place] + told, **look))
+    if any(most == 0 for _, most in largest_of):
+        zero = {"linestyle": "", "marker": r"$\mathbf{0}$", "markeredgewidth": 0, "color": plotting.INK}
+        handles.append(Line2D([], [], label="the plain loop's value to the last bit, in every seed", **zero))
+    return handles
 
 
 def _place(rows: pd.DataFrame) -> int:
@@ -142,22 +161,16 @@ def _label(case: str, dtype: str) -> str:
 
 def _panel(axes: Axes, groups: list, metric: str, sd: float) -> None:
     if np.isfinite(sd):
-        axes.axvspan(-sd, sd, color=plotting.IDLE, zorder=0, label="± the plain loop's spread over seeds")
+        axes.axvspan(-sd, sd, color=plotting.IDLE, zorder=0)
     axes.axvline(0, color=plotting.INK, linewidth=0.8)
-    number = -1
     for y, (_, rows) in enumerate(groups):
-        number = _place(rows)
-        look = plotting.series_style(number)
+        look = plotting.series_style(_place(rows))
         values = rows[metric].to_numpy()
         if (values == 0).all():
             axes.text(0, y, " 0 ", va="center", ha="center", fontsize=9, fontweight="bold", bbox=_BOX)
             continue
         axes.scatter(values, [y] * len(values), s=14, color=look["color"], marker=look["marker"], alpha=0.6, zorder=3)
         axes.plot([values.mean()] * 2, [y - 0.32, y + 0.32], color=look["color"], linewidth=2, zorder=4)
-    for place, name in enumerate(("exact, float64", "exact, float32: rounding", "inexact")):
-        look = plotting.series_style(place)
-        label = f"{name} (a mark a seed, a stroke their mean)" if place == 2 else name
-        axes.scatter([], [], s=14, color=look["color"], marker=look["marker"], label=label)
     most = max((abs(rows[metric]).max() for _, rows in groups), default=0)
     edge = 1.15 * max(most, sd if np.isfinite(sd) else 0, _LEAST)  # room for a mark that lies there
     axes.set_xlim(-edge, edge)

@@ -18,7 +18,7 @@ from nestlab.batching import SampleKeys, cost, reduction, rule, sample_keys
 from nestlab.errors import UserError
 from nestlab.experiments.nestpipe.settings import Settings
 from nestlab.experiments.nestpipe.stream import runs
-from nestlab.experiments.tables import Said, answer, chosen
+from nestlab.experiments.tables import Said, answer, chosen, rounded
 
 BATCH, PARTS = 4096, 8
 _KEYS = ("user_id", "video_id")
@@ -112,7 +112,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         for y, row in enumerate(frame.itertuples()):
             took = "" if np.isnan(row.ms_a_batch) else f", {row.ms_a_batch:.3g} ms a batch"
             beside = axes.get_yaxis_transform()  # to the right of the axis, whatever its scale
-            axes.text(1.01, y, f"{row.reduction:.2f}{took}", va="center", fontsize=8, transform=beside)
+            axes.text(1.01, y, f"{row.reduction:.3f}{took}", va="center", fontsize=8, transform=beside)
         axes.set(ylim=(len(frame) - 0.5, -0.5), xlim=(min(0, frame["reduction_least"].min() - 0.05), 1))
         told = f"bars: median of {frame['batches'].iloc[0]} batches, lines: worst to best" if "batches" in frame else ""
         axes.set_xlabel(f"of the rows that come again in another micro-batch, the share removed (1: all)\n{told}")
@@ -133,17 +133,15 @@ def says(frame: pd.DataFrame) -> Said:
     order = "more" if greedy["reduction"] > kmeans["reduction"] else "no more"
     return Said(
         f"In time order the {PARTS} micro-batches of a batch of {greedy['samples']:,} samples receive "
-        f"{greedy['rows_in_time_order']:,.0f} rows, where {greedy['rows_at_least']:,.0f} would do. K-means on "
-        f"key sets, "
-        f"the article's way, removes {share_of(kmeans)} of what comes again, *greedy* {share_of(greedy)}: {order} than "
-        f"K-means; {best['rule']}, the better of the plain sorts, removes {share_of(best)}. NestLab's preset "
-        f"`nestpipe` "
-        "takes *greedy*."
+        f"{rounded(greedy['rows_in_time_order'])} rows, where {rounded(greedy['rows_at_least'])} would do. K-means on "
+        f"key sets, the article's way, removes {share_of(kmeans)} of what comes again, *greedy* {share_of(greedy)}: "
+        f"{order} than K-means; {best['rule']}, the better of the plain sorts, removes {share_of(best)}. NestLab's "
+        "preset `nestpipe` takes *greedy*."
     )
 
 
 def share_of(row: pd.Series) -> str:
-    return f"{row['reduction']:.0%}"
+    return f"{row['reduction']:.1%}"
 
 
 def answers(frame: pd.DataFrame) -> list[dict]:
@@ -160,6 +158,6 @@ def answers(frame: pd.DataFrame) -> list[dict]:
         answer("NP-A-014", float(kmeans["rows"] / kmeans["rows_in_time_order"]), "measured", str(kmeans["data"])),
     ]
     if kmeans["real_kuairand"]:
-        note = f"K-means, which the article names; our greedy rule removes {100 * greedy['reduction']:.0f} %"
+        note = f"K-means, which the article names; our greedy rule removes {100 * greedy['reduction']:.1f} %"
         found.append(answer("NP-A-015", 100 * float(kmeans["reduction"]), "measured", note))
     return found

@@ -66,9 +66,9 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         exposed.set(ylabel="exchange that computation waits for\n(100 %: all of it, unsplit; log scale)", yscale="log")
         ticks = _halvings(found)
         exposed.set_yticks(ticks, [f"{100 * tick:.3g} %" for tick in ticks])
-        exposed.set_ylim(ticks[0], ticks[-1])
+        exposed.set_ylim(ticks[0] / 1.1, ticks[-1] * 1.1)  # a mark on an edge would be cut
         exposed.minorticks_off()
-        step.set(ylabel="ms a step", ylim=(0, None))
+        step.set(ylabel="ms a step", ylim=(0, 1.08 * found["step_ms"].max()))  # room for the mark of the slowest
         for axes in (sent, exposed, step):
             _axis(axes, found)
         exposed.legend()

@@ -191,7 +191,7 @@ def says(frame: pd.DataFrame) -> Said:
         f"{alone if len(frame) > 1 else ''}. A snapshot takes {after}: "
         f"{same['snapshot_ms'] / EVERY:.3g} ms a step at one every {EVERY} steps, beside a step of "
         f"{same['step_ms']:.3g} ms. "
-        "Both buffers have been written back by then. Why not at the step when it was due: see above."
+        "Each is of the step at which it is due: nothing is in flight then, and both buffers have been written back."
     )
 
 

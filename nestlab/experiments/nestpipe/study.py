@@ -50,11 +50,13 @@ class Study(TrainedOnce):
         "This is a smoke run: it shows that everything runs, answers no claim, and its times, shares of time and "
         "speed-ups mean nothing. For those take scale quick or paper."
     )
-    told_at_smoke = ("exactness", "clustering", "replicas", "restart")
+    told_at_smoke = ("exactness", "replicas", "restart")
 
     def about(self) -> Said:
         """What is trained on, and what may be concluded."""
-        return self.warned(f"{self.title}; {self.settings.world_size} rank(s), scale `{self.scale}`.")
+        s = self.settings
+        samples = f"windows of at most {s.history} events" if s.sequential else "rows"
+        return self.warned(f"{self.title}; model {s.model} on {samples}, {s.world_size} rank(s), scale `{self.scale}`.")
 
     def measure(self) -> Said:
         """Everything that takes ranks."""
