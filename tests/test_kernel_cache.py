@@ -116,7 +116,8 @@ def test_who_reads_waits_for_who_writes(tmp_path):
 
 
 CALLER = """
-from callee import STEP, double
+from callee import double
+from constants import STEP
 from nestlab.jit import jit
 
 @jit
@@ -126,7 +127,6 @@ def both(value):
 
 CALLEE = """
 from nestlab.jit import inlined, jit
-STEP = {step}
 
 @inlined
 def part(value):
@@ -144,8 +144,9 @@ def test_code_is_compiled_anew_when_what_it_uses_of_another_file_changes(tmp_pat
     code = "from caller import both; print(both(10), sum(both.stats.cache_hits.values()))"
 
     def told(step: int, factor: int) -> str:
-        (tmp_path / "callee.py").write_text(CALLEE.format(step=step, factor=factor))
-        os.utime(tmp_path / "callee.py", (0, step + 10 * factor))
+        (tmp_path / "constants.py").write_text(f"STEP = {step}")
+        (tmp_path / "callee.py").write_text(CALLEE.format(factor=factor))
+        os.utime(tmp_path / "callee.py", (0, factor))
         return subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=environment, text=True)
 
     assert [told(5, 2), told(5, 2), told(7, 2), told(7, 3)] == ["25 0\n", "25 1\n", "27 0\n", "37 0\n"]

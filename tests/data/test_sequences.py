@@ -102,7 +102,16 @@ histories_of = st.lists(histories, min_size=1, max_size=7)
     st.sampled_from(["first", "all"]),
     st.booleans(),
 )
-@example([[(1, 0, 1), (5, 1, 0), (5, 1, 1), (0, 2, 1)]], 4, "leave_one_out", "newest", "is_click", 1, "first", False)
+@example(
+    [[(1, 0, 1), (-7, 1, 1), (5, 2, 0), (5, 2, 1), (0, 3, 1), (1, 4, 1)]],
+    4,
+    "leave_one_out",
+    "newest",
+    "is_click",
+    1,
+    "first",
+    False,
+)
 def test_samples_are_those_of_a_loop(histories, history, split, windows, positive, least_item, heldout, copies):
     """Broken on purpose: windows that end at the last event of a part; a border that counts its own time as before it;
     an item counted once only; copies told by their neighbour alone, or of an event that does not count. It failed each
