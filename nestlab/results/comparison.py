@@ -131,7 +131,8 @@ def _parameters(runs: Sequence[LoadedRun], by: tuple[str, ...]) -> list[str]:
     settings = [_text([one.get(name) for name in by]) for one in values]
     hidden = [name for name in differing if name not in by and not _follows([v.get(name) for v in values], settings)]
     if hidden:
-        raise UserError(f"the runs also differ in {_listed(hidden)}: add --by or choose runs with --where")
+        more = " ".join(f"--by {name}" for name in hidden)
+        raise UserError(f"the runs also differ in {_listed(hidden)}: add {more}, or choose runs with --where")
     return list(by)
 
 

@@ -98,7 +98,7 @@ def test_by_takes_what_follows_from_it(tmp_path):
     question = results.Question(by=("scale",), metrics=("auc",))
     assert compared(tmp_path, question=question).table["scale"].tolist() == ["smoke", "quick"]
     finished(tmp_path, {"scale": "quick", "batch": 512, "lr": 0.2}, 0, auc=0.5)
-    with pytest.raises(UserError, match=r"also differ in lr: add --by or choose runs with --where"):
+    with pytest.raises(UserError, match=r"also differ in lr: add --by lr, or choose runs with --where"):
         compared(tmp_path, question=question)
     assert len(compared(tmp_path, where={"lr": "0.10"}).table) == 2
 
