@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from nestlab.results.comparison import Comparison
 
 _COMPARE = """Groups runs by the parameters in which they differ; seeds are replicates. For each key figure: mean,
-standard deviation, 95 % interval, and the difference to the first setting. Runs on other data are refused."""
+standard deviation, 95 % interval, and the difference to the base: the plain setting, or else the oldest. Runs on other
+data are refused."""
 
 _EXPORT = """nestlab results export RUN [--table NAME] [--format {csv,md,latex}] [-o FILE]
        nestlab results export compare [RUN …] [--experiment NAME] [--where NAME=VALUE] [--by PARAM] [--metric NAME]
@@ -41,7 +42,13 @@ def add_parsers(commands, add_folder: Callable[[argparse.ArgumentParser], None])
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--experiment", metavar="NAME", help="compare the runs of this experiment")
-    add("--where", metavar="NAME=VALUE", action="append", default=[], help="only runs with this parameter")
+    add(
+        "--where",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="only runs with this parameter; given twice: either value",
+    )
     add("--by", metavar="PARAM", action="append", default=[], help="what tells settings apart; default: what differs")
     add("--metric", metavar="NAME", action="append", default=[], help="a key figure; default: every numeric one")
     add("--interval", choices=("t", "bootstrap"), default="t", help="default: t (Student)")
@@ -53,7 +60,12 @@ def main_compare(args: argparse.Namespace) -> int:
         from nestlab.results.manifest import plain
 
         rows = made.table.astype(object).to_dict("records")
-        print(json.dumps(plain({"caption": made.caption, "notes": made.notes, "rows": rows}), ensure_ascii=False))
+        print(
+            json.dumps(
+                plain({"caption": made.caption, "notes": made.notes, "base": made.base, "rows": rows}),
+                ensure_ascii=False,
+            )
+        )
     else:
         print(_text(made))
     return 0
@@ -91,9 +103,13 @@ def _compared(args: argparse.Namespace, names: list[str]) -> Comparison:
     from nestlab.cli.results import folder
     from nestlab.cli.run import pairs
 
-    selection = results.Selection(tuple(names), args.experiment, pairs(args.where, "--where"))
+    where: dict[str, list[str]] = {}
+    for word in args.where:
+        for name, value in pairs([word], "--where").items():
+            where.setdefault(name, []).append(value)
+    selection = results.Selection(tuple(names), args.experiment, where)
     question = results.Question(tuple(args.metric), tuple(args.by), args.interval)
-    return results.compare(results.select(selection, folder(args)), question)
+    return results.compare(results.select(selection, folder(args)), question, selection)
 
 
 def _text(made: Comparison) -> str:

@@ -22,7 +22,6 @@ from nestlab.errors import UserError
 
 TWIN_ROWS = 100_000
 _DAY = re.compile(r"day_(\d+)(\.gz)?")
-_USE_TWIN = "or use criteo-synth, which is made on demand"
 
 
 def find_1tb(root: Path) -> list[Path]:
@@ -48,7 +47,10 @@ def find_kaggle(root: Path) -> list[Path]:
 def _open_real(source: Source, request: Request) -> Dataset:
     paths = [request.file] if request.file else _of_days(source, request, source.find(request.root))
     if not paths:
-        raise UserError(f"{source.name}: no {source.places} under '{request.root}'; {source.remedy}; {_USE_TWIN}")
+        raise UserError(
+            f"{source.name}: no {source.places} under '{request.root}'; {source.remedy}; "
+            f"or use {source.twin}, which is made on demand"
+        )
     prepared = prepare_files(
         source.name,
         paths,

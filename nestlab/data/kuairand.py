@@ -124,7 +124,7 @@ def _open_real(variant: Variant, source: Source, request: Request) -> Dataset:
     if not look.has_log:
         raise UserError(
             f"{source.name}: no {source.places} under '{request.root}'; {source.remedy}; "
-            "or use kuairand-synth, which is made on demand"
+            f"or use {source.twin or 'kuairand-synth'}, which is made on demand"
         )
     return _open(source.name, source.kind, look, request)
 

@@ -32,6 +32,11 @@ _OF_EVENTS = ("video_id", "time_ms", "play_time_ms", "duration_ms")  # behind th
 _REPLAYED = 1 << 20
 
 
+def warm_up() -> None:
+    """Compiles the kernel, or loads it from numba's cache."""
+    count_up(np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+
 @dataclass(frozen=True)
 class Merged:
     """What was counted: rows written; copies of earlier rows by file; users, videos, rows without features of each."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from nestlab.data.identity import FileIdentity
 from nestlab.data.journal import Journal
-from nestlab.data.kuairand_format import HEADER, NUMBERS, parse_text
+from nestlab.data.kuairand_format import COLUMNS, HEADER, NUMBERS, parse_text
 from nestlab.data.kuairand_tables import data_blocks
 from nestlab.data.lines import Block
 from nestlab.data.prepare import HOPELESS, ahead, check_unchanged
@@ -22,6 +22,12 @@ from nestlab.errors import UserError
 
 TIME = NUMBERS.index("time_ms")
 FLAGS_COLUMN = len(NUMBERS)  # behind the columns of NUMBERS
+
+
+def warm_up() -> None:
+    """Compiles the kernels, or loads them from numba's cache, by a log of one row."""
+    row = b",".join([b"0"] * len(COLUMNS)) + b"\n"
+    _sorted(Block(1, row, 1, len(row)))
 
 
 @dataclass(frozen=True)

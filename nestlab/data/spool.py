@@ -32,7 +32,8 @@ def order_of(keys: np.ndarray) -> np.ndarray:
         return np.zeros(0, np.int64)
     low, high = int(keys.min()), int(keys.max())
     bits = (high - low).bit_length()
-    return radix_order(keys, low, bits) if bits < 63 else np.argsort(keys, kind="stable")
+    # The kernel is compiled for keys that lie side by side alone.
+    return radix_order(np.ascontiguousarray(keys), low, bits) if bits < 63 else np.argsort(keys, kind="stable")
 
 
 def pack(values: np.ndarray) -> Packed:

@@ -94,6 +94,12 @@ def read_table(path: Path | None, form: TableFormat, folder: Path, block_bytes: 
     return read
 
 
+def warm_up() -> None:
+    """Compiles the kernels, or loads them from numba's cache, by a table of one word and one number."""
+    form = TableFormat("warming", {"n": "key", "word": "word"})
+    _Reader(form, Words(len(form.kinds))).read(Block(1, b"1,a\n", 1, 4))
+
+
 class Words:
     """Every word met, numbered in the order of meeting, where the kernel can find it.
 

@@ -76,7 +76,7 @@ def _standard(twin: Twin) -> Iterator[Pair]:
     seen = _Seen(twin, twin.logs[0], ("user_id", "video_id", "time_ms", "hourmin", "duration_ms", *rates))
     rows = twin.shape.variant.rows[STANDARD]
     for name, (value, part) in rates.items():
-        yield _rate(f"standard log: {name}", value, rows, part, rate("", seen[name] == 1, 0.0, _FORTNIGHT))
+        yield _rate(f"standard log: {name}", value, rows, part, _made(value, seen[name] == 1, _FORTNIGHT))
     zero = by_video("", seen["duration_ms"] == 0, seen["video_id"])
     if pure:
         yield _rate("standard log: duration 0", _PURE_ZERO, rows, 0.10, replace(zero, why=_MISSING))
@@ -110,11 +110,11 @@ def _k27(seen: _Seen, lengths: np.ndarray) -> Iterator[Pair]:
     hour = beijing_hour(seen["time_ms"])
     rows = 1 << 16  # of a sample of 27K, whose size is not published: taken to be small
     told = (hour + 1) % 24 == seen["hourmin"] // 100
-    yield _rate("hourmin an hour ahead", _K27_AHEAD, rows, 0.03, rate("", told, 0.0))
+    yield _rate("hourmin an hour ahead", _K27_AHEAD, rows, 0.03, _made(_K27_AHEAD, told))
     shown = np.bincount(seen["video_id"])
     shown = shown[shown > 0]
     for times, videos in _K27_SEEN.items():
-        line = rate("", shown == times, 0.0, _FIGURE)
+        line = _made(videos / _K27_VIDEOS, shown == times, _FIGURE)
         yield _rate(f"videos: shown {times} times", videos / _K27_VIDEOS, _K27_VIDEOS, 0.10, line)
     (top,), (error,) = top_shares(shown, (0.01,)), top_share_errors(shown, (0.01,))
     yield (
@@ -126,18 +126,24 @@ def _k27(seen: _Seen, lengths: np.ndarray) -> Iterator[Pair]:
 def _random(twin: Twin) -> Iterator[Pair]:
     seen = _Seen(twin, twin.logs[1], ("video_id", "duration_ms", *_RANDOM))
     for name, (value, part) in _RANDOM.items():
-        yield _rate(f"random log: {name}", value, _RANDOM_ROWS, part, rate("", seen[name] == 1, 0.0))
+        yield _rate(f"random log: {name}", value, _RANDOM_ROWS, part, _made(value, seen[name] == 1))
     zero = by_video("", seen["duration_ms"] == 0, seen["video_id"])
     yield _rate("random log: duration 0", _RANDOM_ZERO, _RANDOM_ROWS, 0.05, zero)
-    yield _rate(
-        "random log: exact copies", _RANDOM_COPIES, _RANDOM_ROWS, 0.10, rate("", np.concatenate(seen.copies), 0.0)
-    )
+    again = _made(_RANDOM_COPIES, np.concatenate(seen.copies))
+    yield _rate("random log: exact copies", _RANDOM_COPIES, _RANDOM_ROWS, 0.10, again)
     (top,) = top_shares(np.unique(seen["video_id"], return_counts=True)[1], (0.01,))
     name = "random log: videos: top 1 %"
     if twin.logs[1].rows < _RANDOM_ROWS // 2:
         yield _not(name, _RANDOM_TOP, top, _FEWER)
     else:
         yield _rate(name, _RANDOM_TOP, _RANDOM_ROWS, 0.05, Statistic("", top, 0.0))
+
+
+def _made(published: float, hits: np.ndarray, why: str = UNEXPLAINED) -> Statistic:
+    """The twin's rate among `hits` [n] bool. Its error is at least that of n rows of the published rate: of few rows a
+    rare thing is often in none, and a rate of 0 by itself would have no error."""
+    made = rate("", hits, 0.0, why)
+    return replace(made, error=max(made.error, rate_error(published, len(hits))))
 
 
 def _rate(name: str, value: float, rows: int, part: float, twin: Statistic) -> Pair:

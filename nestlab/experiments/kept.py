@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from nestlab import results
 from nestlab.tracing import Trace, summary, write_chrome_trace
 from nestlab.tracing.memory import totals
-from nestlab.training import ClickJudge, History, Recipe
+from nestlab.training import ClickJudge, History, Judge, Recipe
 from nestlab.training.metrics import auc_interval
 
 
@@ -22,7 +24,7 @@ def train_and_keep(recipe: Recipe, run: results.Run) -> tuple[History, pd.DataFr
     print(recipe.info.title, flush=True)
     passed = _baseline(recipe)
     history = recipe.fit(report=lambda line: print(line, flush=True))
-    print(_ending(history), flush=True)
+    print(_ending(history, recipe.judge), flush=True)
     trace, metrics = recipe.trace(), _metrics(recipe, history)
     run.table("steps", history.steps_frame())
     run.table("evaluations", history.evaluations_frame())
@@ -80,10 +82,12 @@ def _baseline(recipe: Recipe) -> dict[str, float]:
     return {f"{name.replace(' ', '_')}.{each}": value for each, value in recipe.judge.figures(metrics).items()}
 
 
-def _ending(history: History) -> str:
-    """The last look beside the best, which is of another step where training went on for too long."""
+def _ending(history: History, judge: Judge) -> str:
+    """The last look beside the best, which is of another step where training went on too long; or why neither is."""
     last, best = history.metrics_frame().to_dict("records")
     name = history.best
+    if math.isnan(best[name]):
+        return f"no final {name}: {judge.why_none(history.last_look)}; read more rows"
     told = [f"{name} {row[name]:.4f} after step {row['step']}" for row in (last, best)]
     return f"final {told[0]}; best {told[1].removeprefix(f'{name} ')}"
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nestlab.errors import UserError
+from nestlab.results.selection import fits, values
 from nestlab.results.store import LoadedRun
 
 # Parameters that say how a key figure is taken. They are no settings: with another value it is another figure.
@@ -20,7 +21,9 @@ PROTOCOL_PARAMS = ("split", "protocol", "convention", "ranking", "negatives", "k
 # Negatives are drawn anew for every replicate: their seed is the run's, and says nothing of the protocol.
 # Where a run's files lie says nothing of what was computed: the data's fingerprint is compared instead.
 NO_SETTING = ("seed", "results", "data_root")
-_TELLING = ("model", "scale")  # other parameters follow from them: of several that would do, a reader knows these
+# Other parameters follow from them: of several that would do, a reader knows these.
+_TELLING = ("experiment", "dataset", "model", "scale")
+_GROUPS = 3  # so many are told
 _SEED_OF_NEGATIVES = re.compile(r"(?<= negatives), seed \d+")
 
 
@@ -46,7 +49,7 @@ def _same(runs: Sequence[LoadedRun], what: str, read: Any) -> None:
         other = read(run.manifest)
         if other != first:
             told = f"{runs[0].id} has {_shown(first)}, {run.id} has {_shown(other)}"
-            hint = _hint(runs, run, what, read)
+            hint = _hint(runs, run, what)
             raise UserError(f"these runs do not compare: their {what} differs: {told}{hint}")
 
 
@@ -87,43 +90,53 @@ def _shown(value: Any) -> str:
     return "none stated" if value is None else str(value)
 
 
-def _hint(runs: Sequence[LoadedRun], other: LoadedRun, what: str, read: Any) -> str:
-    """What would make them comparable, where it can be told."""
-    if what == "experiment":
-        return f"; choose one, say with --experiment {_usual([read(run.manifest) for run in runs])}"
-    ids = [_data(run.manifest)[0] for run in runs]
-    if what == "data" and ids[0] != _data(other.manifest)[0]:
-        return f"; choose one, say with --where dataset={_usual([name for name in ids if name])}"
-    synthetic = what == "data" and (other.manifest.get("dataset") or {}).get("kind") == "synthetic"
+def _hint(runs: Sequence[LoadedRun], other: LoadedRun, what: str) -> str:
+    """Which of them compare with each other, and how to choose these; of a twin what has to be equal beside."""
+    ids = [_data(run.manifest)[0] for run in (runs[0], other)]
+    synthetic = what == "data" and ids[0] == ids[1] and _of_dataset("kind")(other.manifest) == "synthetic"
     note = " (of a twin, rows and data_seed must be equal)" if synthetic else ""
-    name = _separating(runs, other, read)
-    if name is None:
-        return f"{note}; no parameter tells them apart: name those that belong together"
-    return f"{note}; choose one, say with --where {name}={_usual([_params(run).get(name) for run in runs])}"
+    groups: dict[str, list[LoadedRun]] = {}
+    for run in runs:
+        groups.setdefault(_text([read(run.manifest) for _, read in _FACTS]), []).append(run)
+    several = sorted((group for group in groups.values() if len(group) > 1), key=len, reverse=True)[:_GROUPS]
+    if not several:
+        return f"{note}; no two of these {len(runs)} compare: run one of them with another seed or setting"
+    return f"{note}; what compares with each other: {', or '.join(_chosen(group, runs) for group in several)}"
 
 
-def _separating(runs: Sequence[LoadedRun], other: LoadedRun, read: Any) -> str | None:
-    """A parameter in which the first run and the other differ: one whose every value has one fact, if there is one,
-    and of these one that a reader knows, or else the one with fewest values."""
-    first, second = _params(runs[0]), _params(other)
-    names = [name for name in {**first, **second} if name not in NO_SETTING and first.get(name) != second.get(name)]
-    facts = [_text(read(run.manifest)) for run in runs]
+def _chosen(group: Sequence[LoadedRun], runs: Sequence[LoadedRun]) -> str:
+    """The options that leave this group of the runs; its names where no parameters do.
 
-    def rank(name: str) -> tuple[bool, bool, int]:
-        values = [_text(_params(run).get(name)) for run in runs]
-        undecided = len(set(values)) < len(set(zip(values, facts, strict=True)))
-        return undecided, name not in _TELLING, len(set(values))
+    Each step takes the parameter that leaves fewest others: of equal ones one that a reader knows, then the one with
+    fewest values.
+    """
+    others = [run for run in runs if run not in group]
+    names = list(dict.fromkeys(["experiment", "dataset", *(name for run in group for name in _params(run))]))
+    choices = {name: _values(group, name) for name in names if name not in NO_SETTING}
+    words: list[str] = []
+    while others:
+        left = {name: [run for run in others if _fits(run, name, texts)] for name, texts in choices.items()}
+        best = min(left, key=lambda name: (len(left[name]), name not in _TELLING, len(choices[name])))
+        if len(left[best]) == len(others):
+            return f"no parameter tells them apart, name them: {' '.join(run.id for run in group)}"
+        option = ("--experiment {1}" if best == "experiment" else "--where {0}={1}").format
+        words += [option(best, shlex.quote(text)) for text in choices[best]]
+        others = left[best]
+    return " ".join(words)
 
-    return min(names, key=rank, default=None)
+
+def _values(runs: Sequence[LoadedRun], name: str) -> list[str]:
+    """The values that runs have, as a command line takes them; of the data what was read, where that is known."""
+    read = (run.manifest.get("experiment") if name == "experiment" else values(run, name)[-1] for run in runs)
+    return list(dict.fromkeys(map(str, read)))
+
+
+def _fits(run: LoadedRun, name: str, texts: Sequence[str]) -> bool:
+    return str(run.manifest.get("experiment")) in texts if name == "experiment" else fits(run, name, texts)
 
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def _usual(values: Sequence[Any]) -> str:
-    """The most frequent of some values, as a command line takes it: what leaves most runs to compare."""
-    return str(Counter(map(str, values)).most_common(1)[0][0])
 
 
 def _params(run: LoadedRun) -> Mapping[str, Any]:

@@ -4,7 +4,8 @@
 
 Runs are grouped by the parameters in which they differ. A group is a setting, the seeds in it its replicates. Each
 numeric key figure gets mean, standard deviation, number of seeds and a 95 % interval; each setting after the first the
-difference to the first, seed by seed where both have run the same seeds.
+difference to the first, seed by seed where both have run the same seeds. The first, the base, is the plain one, without
+techniques, where there is one, and else the oldest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestlab.errors import UserError
 from nestlab.results import comparable, intervals
+from nestlab.results.selection import PLAIN, Selection, techniques
 from nestlab.results.store import LoadedRun
 
 if TYPE_CHECKING:
@@ -52,16 +54,18 @@ class Comparison:
         caption: the experiment, the data (SYNTHETIC where that is so) and how the figures were obtained.
         notes: what a reader has to know: single seeds, runs left out, machines or versions that differ.
         parameters: the names of the columns that tell settings apart.
+        base: in words, the setting that differences are to; empty where there is one setting only.
     """
 
     table: pandas.DataFrame
     caption: str
     notes: tuple[str, ...]
     parameters: tuple[str, ...]
+    base: str = ""
 
 
-def compare(runs: Sequence[LoadedRun], question: Question | None = None) -> Comparison:
-    """Compares runs of one experiment.
+def compare(runs: Sequence[LoadedRun], question: Question | None = None, chosen: Selection | None = None) -> Comparison:
+    """Compares runs of one experiment. `chosen`: what they were selected by, so that an error tells what to change.
 
     Raises:
         UserError: fewer than two runs, runs that do not compare, or a name that they do not have.
@@ -72,11 +76,7 @@ def compare(runs: Sequence[LoadedRun], question: Question | None = None) -> Comp
     if question.method not in intervals.METHODS:
         raise UserError(f"interval '{question.method}': choose one of {', '.join(intervals.METHODS)}")
     if len(runs) < 2:
-        found = "is one" if runs else "are none"
-        raise UserError(
-            f"a comparison takes at least two runs: there {found} that fits; run another seed or setting (nestlab run "
-            "… -p seed=1), or take a --where away"
-        )
+        raise UserError(_too_few(runs, chosen))
     comparable.check(runs)
     parameters = _parameters(runs, question.by)
     groups, left_out = _grouped(runs, parameters)
@@ -85,7 +85,21 @@ def compare(runs: Sequence[LoadedRun], question: Question | None = None) -> Comp
     # A parameter may have the name of a statistic.
     settings = [f"{name} (parameter)" if name in STATISTICS else name for name in parameters] or ["setting"]
     frame = pandas.DataFrame(rows, columns=["metric", *settings, *STATISTICS[1:]])
-    return Comparison(frame, caption(runs), tuple(_notes(runs, groups, left_out)), tuple(parameters))
+    return Comparison(frame, caption(runs), tuple(_notes(runs, groups, left_out)), tuple(parameters), _base(groups))
+
+
+def _too_few(runs: Sequence[LoadedRun], chosen: Selection | None) -> str:
+    found = "is one" if runs else "are none"
+    again = "nestlab run … -p seed=1"
+    if runs and runs[0].manifest.get("experiment") == "train":
+        again = "nestlab train … --seed 1"
+    wider = (
+        ", or take a --where away" if chosen and chosen.where else ", or name more" if chosen and chosen.names else ""
+    )
+    return (
+        f"a comparison takes at least two runs: there {found} that fits; run again with another seed or setting "
+        f"({again}){wider}"
+    )
 
 
 def caption(runs: Sequence[LoadedRun]) -> str:
@@ -117,7 +131,8 @@ def _parameters(runs: Sequence[LoadedRun], by: tuple[str, ...]) -> list[str]:
     settings = [_text([one.get(name) for name in by]) for one in values]
     hidden = [name for name in differing if name not in by and not _follows([v.get(name) for v in values], settings)]
     if hidden:
-        raise UserError(f"the runs also differ in {_listed(hidden)}: add --by or choose runs with --where")
+        more = " ".join(f"--by {name}" for name in hidden)
+        raise UserError(f"the runs also differ in {_listed(hidden)}: add {more}, or choose runs with --where")
     return list(by)
 
 
@@ -128,7 +143,8 @@ def _follows(values: Sequence[Any], settings: Sequence[str]) -> bool:
 
 
 def _grouped(runs: Sequence[LoadedRun], parameters: list[str]) -> tuple[list[Group], int]:
-    """Settings in the order of their first run, each with its newest run a seed; and how many older ones that leaves.
+    """Settings, the base first and the others in the order of their first run, each with its newest run a seed; and
+    how many older ones that leaves.
 
     The same seed twice is the same experiment twice: counting both would make an interval narrower than it is.
     """
@@ -139,7 +155,24 @@ def _grouped(runs: Sequence[LoadedRun], parameters: list[str]) -> tuple[list[Gro
         _, members = groups.setdefault(_text(setting), (setting, {}))
         members[run.manifest.get("seed")] = run
     kept = sum(len(members) for _, members in groups.values())
-    return list(groups.values()), len(runs) - kept
+    return sorted(groups.values(), key=lambda group: not _plain(group)), len(runs) - kept
+
+
+def _plain(group: Group) -> bool:
+    """Whether its runs are without techniques."""
+    return all(_values(run).get("techniques") == PLAIN for run in group[1].values())
+
+
+def _base(groups: list[Group]) -> str:
+    """In words, which setting the others are compared with, and why it."""
+    if len(groups) < 2:
+        return ""
+    told = ", ".join(f"{name}={value}" for name, value in groups[0][0].items())
+    plain = [group for group in groups if _plain(group)]
+    kind = (
+        "the plain one" if len(plain) == 1 else "the oldest plain one" if 0 < len(plain) < len(groups) else "the oldest"
+    )
+    return f"{told} ({kind})"
 
 
 def _metrics(runs: Sequence[LoadedRun], wanted: tuple[str, ...]) -> list[str]:
@@ -208,7 +241,8 @@ _CIRCUMSTANCES = {
 
 
 def _values(run: LoadedRun) -> dict[str, Any]:
-    return (run.manifest.get("params") or {}) | {"how": run.manifest.get("how")}
+    found = (run.manifest.get("params") or {}) | {"how": run.manifest.get("how")}
+    return found | ({"techniques": techniques(found["techniques"])} if "techniques" in found else {})
 
 
 def _number(run: LoadedRun, name: str) -> float | None:

@@ -32,7 +32,8 @@ def run(loaded: LoadedRun, table: str | None, form: str) -> str:
 def comparison(made: Comparison, form: str) -> str:
     """A comparison: whole for programs, and for readers with the intervals in brackets."""
     if form == "csv":
-        return csv(made.table, made.caption, list(made.notes))
+        based = [f"differences to {made.base}"] if made.base else []
+        return csv(made.table, made.caption, [*made.notes, *based])
     return _format(form)(readable(made), made.caption, [*made.notes, *legend(made)])
 
 
@@ -58,7 +59,7 @@ def legend(made: Comparison) -> list[str]:
     """What the columns of a comparison mean, as far as they are there."""
     lines = [] if made.table["low"].isna().all() else ["mean, standard deviation and interval over n seeds"]
     if not made.table["difference"].isna().all():
-        lines.append("difference: to the first setting of the same metric")
+        lines.append(f"difference: to {made.base}, of the same metric")
     return lines
 
 

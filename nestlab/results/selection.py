@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nestlab.errors import UserError
 from nestlab.results.store import LoadedRun, list_runs, load
+
+PLAIN = "plain"  # of `techniques`: with none; written as nothing too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,14 +20,14 @@ class Selection:
 
     Attributes:
         names: runs by name, each of them wanted; if empty, all ok runs that fit the rest.
-        experiment: the experiment; may be left out where all runs are of one.
-        where: values of parameters, as text; `dataset` takes the id of the data that were read as well, since a
-            parameter may name several (`kuairand`: whichever is there).
+        experiment: the experiment; may be left out where all runs that fit are of one.
+        where: values of parameters, as text; of several values either. `dataset` takes the id of the data that were
+            read as well, since a parameter may name several (`kuairand`: whichever is there).
     """
 
     names: tuple[str, ...] = ()
     experiment: str | None = None
-    where: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    where: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
 def select(selection: Selection, results_dir: str | Path = "results") -> list[LoadedRun]:
@@ -40,37 +43,51 @@ def select(selection: Selection, results_dir: str | Path = "results") -> list[Lo
         return sorted(runs.values(), key=lambda run: str(run.manifest.get("start")))
     frame = list_runs(results_dir)
     frame = frame[frame["status"] == "ok"]
-    experiment = selection.experiment or _only(sorted(set(frame["experiment"])), results_dir)
-    found = [load(path) for path in frame["path"][frame["experiment"] == experiment]]
+    if selection.experiment is not None:
+        frame = frame[frame["experiment"] == selection.experiment]
+    of = "" if selection.experiment is None else f" of experiment '{selection.experiment}'"
+    found = [load(path) for path in frame["path"]]
     if not found:
-        raise UserError(f"no finished run of experiment '{experiment}' in {results_dir}")
+        raise UserError(f"no finished run{of or 's'} in {results_dir}")
     for name, value in selection.where.items():
-        found = _having(name, value, found, experiment)
+        found = _having(name, (value,) if isinstance(value, str) else tuple(value), found, of)
+    _of_one_experiment(found)
     return found
 
 
-def _having(name: str, text: str, runs: Sequence[LoadedRun], experiment: str) -> list[LoadedRun]:
-    _known(name, runs)
-    found = [run for run in runs if any(_matches(value, text) for value in _values(run, name))]
-    if not found:
-        there = dict.fromkeys(str(value) for run in runs for value in _values(run, name))
-        raise UserError(f"no finished run of experiment '{experiment}' has {name}={text}: there is {', '.join(there)}")
-    return found
+def techniques(value: Any) -> Any:
+    """The parameter of that name, one text a setting: nothing and `plain` are the same."""
+    return PLAIN if value == "" else value
 
 
-def _values(run: LoadedRun, name: str) -> list[Any]:
+def values(run: LoadedRun, name: str) -> list[Any]:
     """Of a parameter the value, of `dataset` the id of what was read too."""
     read = (run.manifest.get("dataset") or {}).get("id") if name == "dataset" else None
     given = _params(run).get(name)
+    given = techniques(given) if name == "techniques" else given
     return [given] if read is None else [read] if given is None else [given, read]
 
 
-def _only(experiments: Sequence[str], results_dir: str | Path) -> str:
-    if not experiments:
-        raise UserError(f"no finished runs in {results_dir}")
-    if len(experiments) > 1:
-        raise UserError(f"which experiment? --experiment takes one of {', '.join(experiments)}")
-    return experiments[0]
+def fits(run: LoadedRun, name: str, texts: Sequence[str]) -> bool:
+    """Whether a run has one of the values of a parameter."""
+    wanted = [techniques(text) for text in texts] if name == "techniques" else texts
+    return any(_matches(value, text) for value in values(run, name) for text in wanted)
+
+
+def _having(name: str, texts: Sequence[str], runs: Sequence[LoadedRun], of: str) -> list[LoadedRun]:
+    _known(name, runs)
+    found = [run for run in runs if fits(run, name, texts)]
+    if not found:
+        there = dict.fromkeys(str(value) for run in runs for value in values(run, name))
+        raise UserError(f"no finished run{of} has {name}={' or '.join(texts)}: there is {', '.join(there)}")
+    return found
+
+
+def _of_one_experiment(runs: Sequence[LoadedRun]) -> None:
+    counts = Counter(str(run.manifest.get("experiment")) for run in runs)
+    if len(counts) > 1:
+        told = (f"{name} ({count} run{'s' if count > 1 else ''})" for name, count in sorted(counts.items()))
+        raise UserError(f"which experiment? --experiment takes one of {', '.join(told)}")
 
 
 def _known(name: str, runs: Sequence[LoadedRun]) -> None:

@@ -60,11 +60,19 @@ class Judge(ABC):
         """What of a look becomes a run's key figures; one name means one thing, whatever the judge."""
         return {name: metrics[name] for name in self.shown}
 
+    def why_none(self, outputs: tuple[np.ndarray, np.ndarray]) -> str:
+        """Of a look whose `best` is no number, why not, in words."""
+        return f"there {_are(len(outputs[0]))} to judge by"
+
     def baseline(self) -> tuple[str, dict[str, float]] | None:
         """What a model has to pass that nothing was learnt for: its name, and the metrics of a look, as many as it has.
 
         None: the metrics have a zero of their own (an AUC of a half, a normalised entropy of one)."""
         return None
+
+
+def _are(samples: int) -> str:
+    return "is 1" if samples == 1 else f"are {samples:,}"
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,9 @@ class ClickJudge(Judge):
     @property
     def shown(self) -> tuple[str, ...]:
         return tuple(name for name in OF_CLICKS if name != "gauc" or self.groups is not None)
+
+    def why_none(self, outputs: tuple[np.ndarray, np.ndarray]) -> str:
+        return f"it takes held-out samples of both labels, and there {_are(len(outputs[0]))} of one label only"
 
     def look(self, pipeline: Pipeline) -> Look:
         labels, predictions = pipeline.evaluate(self.batches)
@@ -117,6 +128,11 @@ class TaskJudge(Judge):
         """With those of a click under the names that `ClickJudge` gives them."""
         click = {name: metrics[f"{CLICK}.{name}"] for name in OF_CLICKS if f"{CLICK}.{name}" in metrics}
         return super().figures(metrics) | {"mean_auc_tasks": metrics["mean_auc_tasks"]} | click
+
+    def why_none(self, outputs: tuple[np.ndarray, np.ndarray]) -> str:
+        return (
+            f"a task takes held-out samples of both labels, and of each there {_are(len(outputs[0]))} of one label only"
+        )
 
     def look(self, pipeline: Pipeline) -> Look:
         labels, predictions = pipeline.evaluate(self.batches)

@@ -36,7 +36,7 @@ def test_compare_in_words(call, tmp_path):
     assert lines[2].split() == header.split()
     assert lines[3].split()[:5] == ["auc", "0.1", "3", "0.6", "0.1"]
     assert "[0.3516, 0.8484]" in lines[3] and "paired, 3 seeds" in lines[4] and "0.1" in lines[4]
-    assert "difference: to the first setting of the same metric" in lines
+    assert "difference: to lr=0.1 (the oldest), of the same metric" in lines
 
 
 def test_compare_as_json(call, tmp_path):
@@ -44,6 +44,15 @@ def test_compare_as_json(call, tmp_path):
     made = json.loads(call("compare", "--json", "--metric", "auc", "--by", "lr"))
     assert made["caption"].endswith("measured") and [row["lr"] for row in made["rows"]] == [0.1, 0.2]
     assert made["rows"][0]["difference"] is None and made["rows"][1]["n"] == 3
+    assert made["base"] == "lr=0.1 (the oldest)"
+
+
+def test_a_name_given_twice_to_where_is_either_value(call, tmp_path):
+    """Seen to fail where the last value was kept alone."""
+    for lr in (0.1, 0.2, 0.3):
+        finished(tmp_path, {"lr": lr}, 0, auc=lr)
+    made = json.loads(call("compare", "--json", "--where", "lr=0.3", "--where", "lr=0.1"))
+    assert [row["lr"] for row in made["rows"]] == [0.1, 0.3]
 
 
 def test_a_bootstrap_over_few_seeds_is_refused(call, tmp_path):
@@ -78,6 +87,7 @@ def test_export_of_a_comparison(call, tmp_path):
     rows = list(csv.DictReader(io.StringIO(call("export", "compare", "--format", "csv"))))
     assert [row["lr"] for row in rows] == ["0.1", "0.2"] and float(rows[0]["mean"]) == pytest.approx(0.6)
     assert "SYNTHETIC" in rows[0]["source"] and "measured" in rows[0]["source"]
+    assert rows[0]["source"].endswith("; differences to lr=0.1 (the oldest)")
     text = call("export", "compare")
     assert text.startswith("**quickstart · criteo-synth (SYNTHETIC, 100 rows) · measured**\n\n| metric | lr | n |")
     assert "| --- | ---: | ---: |" in text and "[0.3516, 0.8484]" in text

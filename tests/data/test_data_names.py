@@ -10,13 +10,13 @@ import nestlab.data as data
 from nestlab.errors import UserError
 
 
-@pytest.mark.parametrize("name", ["criteo-1tb", "criteo-kaggle"])
-def test_absent_real_data_is_one_line_with_the_remedy(tmp_path, name):
+@pytest.mark.parametrize(("name", "twin"), [("criteo-1tb", "criteo-1tb-synth"), ("criteo-kaggle", "criteo-synth")])
+def test_absent_real_data_is_one_line_with_the_remedy_and_the_own_twin(tmp_path, name, twin):
     with pytest.raises(UserError) as error:
         data.open_dataset(name, tmp_path / "nowhere", prepared=tmp_path)
     text = str(error.value)
     assert "\n" not in text
-    for word in (name, "nowhere", "fetch", "criteo-synth"):
+    for word in (name, "nowhere", "fetch", f"or use {twin}, "):
         assert word in text
 
 

@@ -94,14 +94,17 @@ def test_the_statistic_file_is_never_read(tmp_path):
     assert not any("statistic" in name for name in info.files["found"])
 
 
-@pytest.mark.parametrize("name", ["kuairand-pure", "kuairand-1k", "kuairand-27k"])
-def test_absent_data_is_one_line_with_the_remedy(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [("kuairand-pure", "kuairand-synth"), ("kuairand-1k", "kuairand-synth"), ("kuairand-27k", "kuairand-27k-synth")],
+)
+def test_absent_data_is_one_line_with_the_remedy_and_the_own_twin(tmp_path, name, twin):
     oracle.write_users(tmp_path, [USER.format(1)])  # a feature table alone is no data set
     with pytest.raises(UserError) as error:
         opened(tmp_path, name)
     text = str(error.value)
     assert "\n" not in text
-    for word in (name, str(tmp_path), "10439422", "kuairand-synth"):
+    for word in (name, str(tmp_path), "10439422", f"or use {twin}, "):
         assert word in text
 
 

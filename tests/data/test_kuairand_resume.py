@@ -8,18 +8,21 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import kuairand_oracle as oracle
+import numba
 import pytest
 from killed_writes import Killed
 from kuairand_oracle import NOON, USER, event
 from test_kuairand_tables import VIDEO
 
 import nestlab.data as data
+from nestlab.data import table_kernels, text_kernels
 from nestlab.data.columns import ColumnWriter
 from nestlab.data.journal import Journal
-from nestlab.data.stages import told
+from nestlab.data.stages import Stages, told
 from nestlab.errors import UserError
 
 ROWS = 300
@@ -74,6 +77,29 @@ def leave_half_written(prepared):
         if path.suffix in (".spool", ".tsv", ".npy") or (path.parent.name == "log" and path.suffix == ".values"):
             with open(path, "ab") as file:
                 file.write(b"half a ro")
+
+
+def test_no_stage_is_timed_with_the_compiler(raw, tmp_path, monkeypatch):
+    """Whatever a stage calls a kernel with, a call before the first stage had. Seen to fail where `count_up` was warmed
+    with another type of index, and where nothing was."""
+    warm, later, started = set(), set(), []
+
+    def recorded(kernel):
+        def call(*args):
+            (later if started else warm).add((kernel.__name__, tuple(map(numba.typeof, args))))
+            return kernel(*args)
+
+        return call
+
+    of_tables = {name: recorded(getattr(table_kernels, name)) for name in ("table_lines", "word_hash")}
+    monkeypatch.setattr("nestlab.data.table_reading.kernels", SimpleNamespace(**vars(table_kernels) | of_tables))
+    for place in ("kuairand_format.integer_lines", "spool.radix_order", "kuairand_merge.count_up"):
+        monkeypatch.setattr(f"nestlab.data.{place}", recorded(getattr(text_kernels, place.partition(".")[2])))
+    measure = Stages.measure
+    monkeypatch.setattr(Stages, "measure", lambda *given, **named: started.append(1) or measure(*given, **named))
+    prepare(raw, tmp_path)
+    assert {name for name, _ in later} >= {"table_lines", "integer_lines", "radix_order", "count_up", "word_hash"}
+    assert later <= warm
 
 
 @pytest.mark.parametrize("option", ["keep", "drop"])

@@ -6,9 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from nestlab.data import kuairand_synth, synthetic, twin_report
+from nestlab.data import kuairand_synth, synthetic, twin_published, twin_report
 from nestlab.data.criteo_twin_shape import KAGGLE_SHAPE
 from nestlab.data.frequency import FrequencyLaw, top_shares
+from nestlab.data.kuairand_files import PURE, RANDOM
 from nestlab.data.kuairand_synth import Twin
 from nestlab.data.kuairand_synth_shape import K27_SHAPE, PURE_SHAPE, SHAPES
 from nestlab.data.twin_criteo import criteo_statistics
@@ -71,6 +72,16 @@ def test_the_random_log_has_its_published_rates(seed):
     random = {line.statistic: line for line in lines if line.statistic.startswith("random log")}
     assert len(random) == 7
     assert [line for line in random.values() if line.within is False] == []
+
+
+def test_of_few_rows_none_of_a_rare_thing_is_chance_and_of_many_it_is_not():
+    """Seen to fail where the error of a rate was that of the rate found alone: of none it is nothing."""
+    published_rate, rows = twin_published._RANDOM["is_hate"][0], PURE.rows[RANDOM]
+    found = []
+    for n in (700, 20_000):
+        made = twin_published._made(published_rate, np.zeros(n, bool))
+        found.append(compare(*twin_published._rate("is_hate", published_rate, rows, 0.15, made)).within)
+    assert found == [True, False]
 
 
 def test_a_report_wants_a_real_sample(tmp_path):

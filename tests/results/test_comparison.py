@@ -98,7 +98,7 @@ def test_by_takes_what_follows_from_it(tmp_path):
     question = results.Question(by=("scale",), metrics=("auc",))
     assert compared(tmp_path, question=question).table["scale"].tolist() == ["smoke", "quick"]
     finished(tmp_path, {"scale": "quick", "batch": 512, "lr": 0.2}, 0, auc=0.5)
-    with pytest.raises(UserError, match=r"also differ in lr: add --by or choose runs with --where"):
+    with pytest.raises(UserError, match=r"also differ in lr: add --by lr, or choose runs with --where"):
         compared(tmp_path, question=question)
     assert len(compared(tmp_path, where={"lr": "0.10"}).table) == 2
 
@@ -187,8 +187,109 @@ def test_errors_name_what_there_is(tmp_path):
         with pytest.raises(UserError, match=message):
             compared(tmp_path, **kind)
     results.start("other", {}, results_dir=tmp_path).finish()
-    with pytest.raises(UserError, match="--experiment takes one of other, quickstart"):
+    with pytest.raises(UserError, match=r"--experiment takes one of other \(1 run\), quickstart \(2 runs\)"):
         compared(tmp_path)
+
+
+def test_of_several_experiments_the_one_that_fits_is_taken(tmp_path):
+    """Seen to fail where the experiments were asked for before `where` was looked at."""
+    for experiment, steps in (("train", 60), ("train", 70), ("accuracy", 60), ("accuracy", 40)):
+        results.start(experiment, {"steps": steps, "seed": 0}, results_dir=tmp_path, seed=0).finish()
+    (taken,) = results.select(results.Selection(where={"steps": "40"}), tmp_path)
+    assert taken.manifest["experiment"] == "accuracy"
+    with pytest.raises(UserError, match=r"takes one of accuracy \(1 run\), train \(1 run\)$"):
+        results.select(results.Selection(where={"steps": "60"}), tmp_path)
+    with pytest.raises(UserError, match=r"no finished run has steps=80 or 90: there is 60, 70, 40$"):
+        results.select(results.Selection(where={"steps": ["80", "90"]}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("selection", "advice"),
+    [
+        ({"experiment": "quickstart"}, "run again with another seed or setting (nestlab run … -p seed=1)"),
+        ({"experiment": "train"}, "run again with another seed or setting (nestlab train … --seed 1)"),
+        ({"where": {"lr": "0.1"}, "experiment": "train"}, "(nestlab train … --seed 1), or take a --where away"),
+    ],
+)
+def test_one_run_is_no_comparison_and_only_what_was_given_is_taken_away(tmp_path, selection, advice):
+    finished(tmp_path, {"lr": 0.1}, 0, auc=0.5)
+    results.start("train", {"lr": 0.1}, results_dir=tmp_path, seed=0).finish()
+    chosen = results.Selection(**selection)
+    with pytest.raises(UserError) as caught:
+        results.compare(results.select(chosen, tmp_path), chosen=chosen)
+    assert str(caught.value).endswith(advice)
+
+
+CLICKS = ("din", "multitask", "dlrm")
+
+
+def models(folder, *names, seed=0):
+    """A run a model, of which hstu's is judged by another protocol."""
+    for name in names:
+        run = finished(folder, {"model": name, "dim": 8 if name == "dlrm" else 16, "techniques": ""}, seed, auc=0.5)
+        amend(run, protocol={"judged": "by rank" if name == "hstu" else "by click"})
+
+
+def hinted(error):
+    """The choices that a refusal tells, each as `select` takes it."""
+    found = []
+    for choice in str(error).partition("what compares with each other: ")[2].split(", or "):
+        where = {}
+        for word in choice.replace("--where ", "").split():
+            name, _, value = word.partition("=")
+            where.setdefault(name, []).append(value)
+        found.append(where)
+    return found
+
+
+def test_a_refusal_names_every_group_that_compares(tmp_path):
+    """Seen to fail where the most frequent value was told: of one run each that is the first, which compares with none."""
+    models(tmp_path, "hstu", *CLICKS)
+    question = results.Question(by=("model",))
+    with pytest.raises(UserError, match="their protocol differs") as caught:
+        compared(tmp_path, question=question)
+    assert hinted(caught.value) == [{"model": list(CLICKS)}]
+    assert compared(tmp_path, question=question, where=hinted(caught.value)[0]).table["model"].tolist() == list(CLICKS)
+    models(tmp_path, "hstu", seed=1)
+    with pytest.raises(UserError) as caught:
+        compared(tmp_path)
+    assert hinted(caught.value) == [{"model": list(CLICKS)}, {"model": ["hstu"]}]
+    assert [compared(tmp_path, where=where).table["n"].sum() for where in hinted(caught.value)] == [3, 2]
+
+
+def test_a_refusal_of_runs_of_which_no_two_compare_says_so(tmp_path):
+    models(tmp_path, "hstu", "din")
+    with pytest.raises(UserError, match="no two of these 2 compare: run one of them with another seed or setting$"):
+        compared(tmp_path)
+
+
+def test_a_choice_may_take_two_parameters(tmp_path):
+    for lr in (0.1, 0.2):
+        for dim in (8, 16):
+            run = finished(tmp_path, {"lr": lr, "dim": dim}, 0, auc=0.5)
+            again = finished(tmp_path, {"lr": lr, "dim": dim}, 1, auc=0.5)
+            for each in (run, again) if (lr, dim) == (0.2, 16) else ():
+                amend(each, protocol={"k": 10})
+    for seed in (0, 1):  # a parameter that tells the group apart is none that a file's place is
+        finished(tmp_path, {"lr": 0.1, "dim": 8}, seed, auc=0.5)
+    with pytest.raises(UserError) as caught:
+        compared(tmp_path)
+    assert {"lr": ["0.2"], "dim": ["16"]} in hinted(caught.value)
+    assert compared(tmp_path, where={"lr": "0.2", "dim": ["16"]}).table["n"].tolist() == [2]
+
+
+def test_the_base_is_the_plain_setting_else_the_oldest(tmp_path):
+    """Seen to fail where the oldest was the base, and where nothing and `plain` were two settings."""
+    for seed, (techniques, auc) in enumerate([("nestpipe", 0.7), ("", 0.5), ("plain", 0.6), ("recsdk", 0.8)]):
+        finished(tmp_path, {"techniques": techniques}, seed, auc=auc)
+    made = compared(tmp_path)
+    assert made.table["techniques"].tolist() == ["plain", "nestpipe", "recsdk"]
+    assert made.table["n"].tolist() == [2, 1, 1] and made.base == "techniques=plain (the plain one)"
+    assert made.table["difference"][1:].tolist() == pytest.approx([0.15, 0.25])
+    for text in ("", "plain"):
+        assert compared(tmp_path, where={"techniques": text}).table["n"].tolist() == [2]
+    both = compared(tmp_path, where={"techniques": ["recsdk", "nestpipe"]})
+    assert both.table["techniques"].tolist() == ["nestpipe", "recsdk"] and both.base.endswith("nestpipe (the oldest)")
 
 
 def test_one_table_over_many_runs(tmp_path):

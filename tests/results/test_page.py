@@ -102,6 +102,15 @@ def test_figures_over_time_are_of_one_experiment_data_set_and_scale(full):
     assert "auc: 0.7 → 0.8 over 2 runs" in labels and "auc: 0.75" in labels
 
 
+def test_no_techniques_and_plain_are_one_course(tmp_path):
+    """Seen to fail where nothing was a setting of its own, with nothing for its name."""
+    for number, techniques in enumerate(("", "plain", "nestpipe")):
+        finished(tmp_path, {"techniques": techniques}, number, auc=0.5 + number / 10)
+    shown = Page(results.write_index(tmp_path))
+    labels = [a["aria-label"] for a in shown.all("svg")]
+    assert "auc: 0.5 → 0.6 over 2 runs" in labels and "auc: 0.7" in labels and "techniques plain" in shown.text
+
+
 @pytest.mark.parametrize("values", [[1.0], [2.0, 2.0], [1.0, 3.0, 2.0], [-1e308, 1e308, 0.0], [5e-324, 0.0]])
 def test_a_sparkline_stays_in_its_frame(values):
     drawn = sparkline(values, "a & b")

@@ -12,11 +12,12 @@ from nestlab.data.sequences import SequenceData, SequenceOptions
 from nestlab.embedding import EmbeddingStore, LazyAdam, TableConfig
 from nestlab.errors import UserError
 from nestlab.exchange import LocalTransport, Transport
+from nestlab.experiments import kept
 from nestlab.models import DenseOutput, RecModel
 from nestlab.models.sequence import Retrieval, SASRec, Size
 from nestlab.pipeline import Pipeline
 from nestlab.training import Checkpoints, FitConfig, History, RankingProtocol, Saving, Trained, fit, restore
-from nestlab.training.looks import RetrievalJudge, TaskJudge
+from nestlab.training.looks import ClickJudge, RetrievalJudge, TaskJudge
 from nestlab.training.retrieval import HELDOUT, evaluate_retrieval, rank_by_popularity
 
 ITEMS, LENGTH, DIM = 30, 9, 16
@@ -168,6 +169,31 @@ def test_several_tasks():
     assert last["like.gauc"] == 1.0 and np.isnan(last["click.gauc"])  # a group has odd ids only, or even ones
     assert "mean_auc 1.0000 of 2 tasks, click.auc 1.0000, like.auc 1.0000" in lines[-1]
     assert history.metrics_frame()["which"][1] == "best mean_auc" and history.last_look[1].shape == (128, 2)
+
+
+@pytest.mark.parametrize(
+    ("judge", "labels", "told"),
+    [
+        (
+            ClickJudge(()),
+            [1.0],
+            "no final auc: it takes held-out samples of both labels, and there is 1 of one label only",
+        ),
+        (
+            TaskJudge((), {"click": 1}),
+            [1.0] * 2,
+            "no final mean_auc: a task takes held-out samples of both labels, and of",
+        ),
+        (ClickJudge(()), [], "both labels, and there are 0 of one label only; read more rows"),
+        (ClickJudge(()), [0.0, 1.0], "final auc 0.5000 after step 2; best 0.7500 after step 1"),
+    ],
+)
+def test_a_training_without_its_metric_says_why(judge, labels, told):
+    """Seen to fail where the ending was "final auc nan after step 1; best nan after step 1"."""
+    values = (0.75, 0.5) if len(set(labels)) == 2 else (float("nan"),)
+    looks = [{"step": step, judge.best: value} for step, value in enumerate(values, 1)]
+    history = History(evaluations=looks, last_look=(np.array(labels), np.array(labels)), best=judge.best)
+    assert told in kept._ending(history, judge) and "nan" not in kept._ending(history, judge)
 
 
 def test_a_judge_of_a_ranking_names_what_it_shows():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nestlab.results.page.sparkline import sparkline
 from nestlab.results.page.views import RunView, number, shown
+from nestlab.results.selection import techniques
 
 _Key = tuple[str, str, str, str, str, str]
 _NO_SETTING = ("seed", "results", "data_root")
@@ -31,7 +32,8 @@ def _key(run: RunView) -> _Key:
 
 
 def _settings(run: RunView) -> dict[str, object]:
-    return {name: value for name, value in run.params.items() if name not in _NO_SETTING}
+    found = {name: value for name, value in run.params.items() if name not in _NO_SETTING}
+    return found | {name: techniques(value) for name, value in found.items() if name == "techniques"}
 
 
 def _varied(run: RunView, series: list[list[RunView]]) -> list[str]:
