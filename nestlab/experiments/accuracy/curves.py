@@ -91,7 +91,7 @@ def plot(frame: pd.DataFrame, title: str) -> Figure:
         for axes in (left, right):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         left.set(xlabel="step", ylabel="training loss, nats")
-        told = "\n(log scale; no mark: exactly 0)" if gaps else ""
+        told = "\n(log scale; gaps: exactly 0)" if gaps else ""
         right.set(xlabel="step", ylabel=f"distance to the plain loop's loss, nats{told}", yscale="log")
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         figure.legend(loc="outside lower center", ncols=4)
