@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nestlab.errors import UserError
-from nestlab.results.selection import fits, values
+from nestlab.results.selection import fits, params_of, values
 from nestlab.results.store import LoadedRun
 
 # Parameters that say how a key figure is taken. They are no settings: with another value it is another figure.
@@ -111,7 +111,7 @@ def _chosen(group: Sequence[LoadedRun], runs: Sequence[LoadedRun]) -> str:
     fewest values.
     """
     others = [run for run in runs if run not in group]
-    names = list(dict.fromkeys(["experiment", "dataset", *(name for run in group for name in _params(run))]))
+    names = list(dict.fromkeys(["experiment", "dataset", *(name for run in group for name in params_of(run))]))
     choices = {name: _values(group, name) for name in names if name not in NO_SETTING}
     words: list[str] = []
     while others:
@@ -137,7 +137,3 @@ def _fits(run: LoadedRun, name: str, texts: Sequence[str]) -> bool:
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def _params(run: LoadedRun) -> Mapping[str, Any]:
-    return run.manifest.get("params") or {}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestlab.errors import UserError
 from nestlab.results import comparable, intervals
-from nestlab.results.selection import PLAIN, Selection, techniques
+from nestlab.results.selection import PLAIN, TECHNIQUES, Selection, params_of
 from nestlab.results.store import LoadedRun
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _grouped(runs: Sequence[LoadedRun], parameters: list[str]) -> tuple[list[Gro
 
 def _plain(group: Group) -> bool:
     """Whether its runs are without techniques."""
-    return all(_values(run).get("techniques") == PLAIN for run in group[1].values())
+    return all(params_of(run).get(TECHNIQUES) == PLAIN for run in group[1].values())
 
 
 def _base(groups: list[Group]) -> str:
@@ -241,8 +241,7 @@ _CIRCUMSTANCES = {
 
 
 def _values(run: LoadedRun) -> dict[str, Any]:
-    found = (run.manifest.get("params") or {}) | {"how": run.manifest.get("how")}
-    return found | ({"techniques": techniques(found["techniques"])} if "techniques" in found else {})
+    return params_of(run) | {"how": run.manifest.get("how")}
 
 
 def _number(run: LoadedRun, name: str) -> float | None:

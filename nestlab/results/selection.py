@@ -11,7 +11,7 @@ from typing import Any
 from nestlab.errors import UserError
 from nestlab.results.store import LoadedRun, list_runs, load
 
-PLAIN = "plain"  # of `techniques`: with none; written as nothing too
+TECHNIQUES, PLAIN = "techniques", "plain"  # a parameter, and its value where there are none; written as nothing too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,22 +55,16 @@ def select(selection: Selection, results_dir: str | Path = "results") -> list[Lo
     return found
 
 
-def techniques(value: Any) -> Any:
-    """The parameter of that name, one text a setting: nothing and `plain` are the same."""
-    return PLAIN if value == "" else value
-
-
 def values(run: LoadedRun, name: str) -> list[Any]:
     """Of a parameter the value, of `dataset` the id of what was read too."""
     read = (run.manifest.get("dataset") or {}).get("id") if name == "dataset" else None
-    given = _params(run).get(name)
-    given = techniques(given) if name == "techniques" else given
+    given = params_of(run).get(name)
     return [given] if read is None else [read] if given is None else [given, read]
 
 
 def fits(run: LoadedRun, name: str, texts: Sequence[str]) -> bool:
     """Whether a run has one of the values of a parameter."""
-    wanted = [techniques(text) for text in texts] if name == "techniques" else texts
+    wanted = [settled({name: text})[name] for text in texts]
     return any(_matches(value, text) for value in values(run, name) for text in wanted)
 
 
@@ -91,13 +85,23 @@ def _of_one_experiment(runs: Sequence[LoadedRun]) -> None:
 
 
 def _known(name: str, runs: Sequence[LoadedRun]) -> None:
-    names = list(dict.fromkeys([*(known for run in runs for known in _params(run)), "dataset"]))
+    names = list(dict.fromkeys([*(known for run in runs for known in params_of(run)), "dataset"]))
     if name not in names:
         raise UserError(f"no run has a parameter '{name}': there is {', '.join(names) or 'none'}")
 
 
-def _params(run: LoadedRun) -> dict[str, Any]:
-    return run.manifest.get("params") or {}
+def params_of(run: LoadedRun) -> dict[str, Any]:
+    """What a run was made with, one value a setting."""
+    return settled(run.manifest.get("params") or {})
+
+
+def settled(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with techniques by one text a setting: nothing and `plain` are the same."""
+    return {name: _techniques(value) if name == TECHNIQUES else value for name, value in params.items()}
+
+
+def _techniques(value: Any) -> Any:
+    return PLAIN if value == "" else value
 
 
 def _matches(value: Any, text: str) -> bool:

@@ -100,7 +100,7 @@ def says(frame: pd.DataFrame, names: Mapping[str, str] = VARIED) -> Said:
         f"{_told(most, names)}."
     )
     if least["speedup"] < 1:
-        told += " Below 1, micro-batches, threads and clustering cost more than there is to hide."
+        told += " Below 1, micro-batches, threads and clustering cost more than they hide."
     return Said(told)
 
 

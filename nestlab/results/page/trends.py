@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nestlab.results.page.sparkline import sparkline
 from nestlab.results.page.views import RunView, number, shown
-from nestlab.results.selection import techniques
+from nestlab.results.selection import settled
 
 _Key = tuple[str, str, str, str, str, str]
 _NO_SETTING = ("seed", "results", "data_root")
@@ -32,8 +32,7 @@ def _key(run: RunView) -> _Key:
 
 
 def _settings(run: RunView) -> dict[str, object]:
-    found = {name: value for name, value in run.params.items() if name not in _NO_SETTING}
-    return found | {name: techniques(value) for name, value in found.items() if name == "techniques"}
+    return {name: value for name, value in settled(run.params).items() if name not in _NO_SETTING}
 
 
 def _varied(run: RunView, series: list[list[RunView]]) -> list[str]:
